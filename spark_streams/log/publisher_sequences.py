@@ -12,7 +12,6 @@ below an offset, and only the code that appends all of them can claim that.
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +20,9 @@ from typing import Final
 
 from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log.reference_log import ReferenceLog
+from spark_streams.log.storage.files import logger
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.stream import Stream
-
-logger = logging.getLogger("spark_streams.log")
 
 SNAPSHOT_BATCHES: Final = 5_000
 """A start reads the notes of at most about this many batches, some 10 µs each."""

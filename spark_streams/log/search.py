@@ -153,18 +153,16 @@ class Search:
         """
         offset = self.skipped(offset)
         records = self._partition.read(offset, size or BLOCK_BYTES) if offset < end else None
-        if records is None:
-            return Block(_NONE, end, 0, 0)
-        records = records.slice(0, int(np.searchsorted(records.offsets, end)))
-        count = len(records)
-        if not count:
+        if records is not None:
+            records = records.slice(0, int(np.searchsorted(records.offsets, end)))
+        if not records:
             return Block(_NONE, end, 0, 0)
         following = int(records.offsets[-1]) + 1
         read = int(records.value_ends[-1] - records.value_starts[0])
         if self.expression is None:
-            return Block(records, following, count, read)
+            return Block(records, following, len(records), read)
         matching = _matching(records, self.expression, self._needed, self._partition.id)
-        return Block(records.take(np.flatnonzero(np.asarray(matching))), following, count, read)
+        return Block(records.take(np.flatnonzero(np.asarray(matching))), following, len(records), read)
 
 
 def _matching(records: Records, expression: Expression, needed: tuple[str, ...], partition: str) -> pa.BooleanArray:

@@ -27,15 +27,13 @@ from spark_streams.log import Appended, Partition
 from spark_streams.log.format.batching import Notes, is_large
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 
 _NONE: Final = pa.array([], pa.large_binary())
 _THREADS: Final = 4
 COMPLAIN_S: Final = 1.0
 """How often a partition's failed appends are logged, in seconds."""
 _complained: Final[WeakKeyDictionary[Partition, float]] = WeakKeyDictionary()
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class RefusalReason(Enum):

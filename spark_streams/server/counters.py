@@ -1,4 +1,4 @@
-"""Counts what a door does: for ``/metrics`` of the log's window, and whoever else asks.
+"""Counts what a door does: for ``/metrics`` of the log's window, and whoever else asks; and names the server's logger.
 
 A door always counts, whether or not anybody asks: an addition for each batch, chunk or request, none for an event. It
 counts on the server's loop alone, so nothing here is locked; another thread may read a number, and not a mapping.
@@ -6,12 +6,15 @@ counts on the server's loop alone, so nothing here is locked; another thread may
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+logger: Final = logging.getLogger("spark_streams.server")
+"""For what people are told of the server and its doors."""
 SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper ends of a histogram's buckets, inclusive: an append in memory takes the first ones, one that waits for the
 disk the middle ones."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import struct
 import time
@@ -18,7 +17,7 @@ from spark_streams.protocols import with_doors
 from spark_streams.server.activity import ConnectionInfo, Item, Who, peer_text
 from spark_streams.server.admission import ACCEPTED, BACKLOG, Admission, AdmissionControl, Entrance, Sockets
 from spark_streams.server.appender import Appender
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.tls import Handshakes, TlsTransport, tls_context
 from spark_streams.server.turns import Timer, Worker
@@ -29,8 +28,6 @@ FOLLOW_INTERVAL_S: Final = 0.1
 """How often, in seconds, a node looks for changes of streams: the log does not report those of other doors."""
 LINGER_S: Final = 2.0
 """How long a peer may take to read the last frames of its connection, and to answer them, in seconds."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class DoorShut(OSError):

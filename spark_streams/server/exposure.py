@@ -5,14 +5,12 @@ The server checks all doors before any of them listens, because all serve the sa
 
 from __future__ import annotations
 
-import logging
 import socket
 
 from spark_streams.server.activity import peer_text
+from spark_streams.server.counters import logger
 from spark_streams.server.door_config import DoorConfig, Unguarded
 from spark_streams.server.users import is_loopback
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class DoorExposed(ValueError):

@@ -6,7 +6,6 @@ without gaps. Closed segments never change; their CRCs are checked whenever they
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -25,7 +24,7 @@ from spark_streams.log.format.record_batch import (
 )
 from spark_streams.log.format.records import Records, decode_batches
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
-from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, read_exactly, write_all
+from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, logger, read_exactly, write_all
 from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex
 from spark_streams.offsets import format_offset
 
@@ -33,8 +32,6 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 KEPT_INDEXES = 32
 """Indexes of closed segments that stay in memory, in all logs of the process: 0.4 MB each for 64 MiB segments."""
-
-logger = logging.getLogger("spark_streams.log")
 
 
 class _Visible(NamedTuple):

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
+
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection_links import LinkConnection, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection, LinkResources
 from spark_streams.server.amqp.consumer_groups import Claim, Groups
 from spark_streams.server.amqp.durable_termini import Kept, Termini
 from spark_streams.server.amqp.error_conditions import (
@@ -31,6 +33,7 @@ from spark_streams.wire.amqp.engine.links import SETTLED, UNSETTLED, Attach, Lin
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.engine.termini import (
     ADDRESS,
+    COORDINATOR,
     DISTRIBUTION,
     DURABLE,
     DYNAMIC,
@@ -41,8 +44,11 @@ from spark_streams.wire.amqp.engine.termini import (
 )
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 from spark_streams.wire.amqp.values import Symbol, Timestamp
+from spark_streams.wire.columnar.interleave import Ranges
 
 INFO_SUFFIX: Final = "/$info"
+_NO_OFFSET: Final = np.zeros(1, np.int64)
+"""In the place of a message's offset, as it is not sent again."""
 
 _MAX_EPOCH: Final = 2**63 - 1
 """The answer gives the epoch as an AMQP long (A-2)."""
@@ -171,8 +177,10 @@ def address_of(terminus: Terminus | None) -> str:
     """Return the address of a terminus.
 
     Raises:
-        LinkRefused: it has none.
+        LinkRefused: it has none, or is the coordinator of transactions.
     """
+    if terminus is not None and terminus.code == COORDINATOR:
+        raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
     if terminus is None or terminus.field(DYNAMIC, bool, False):
         raise LinkRefused(NOT_IMPLEMENTED, "a node without an address cannot be made here: name a stream")
     address = str(terminus.field(ADDRESS, str, ""))
@@ -241,13 +249,25 @@ def to_receiver(
     return Attach(source, link.target, settles, link.receiver_settles, offered, properties)
 
 
-def to_reader(link: Link) -> Attach:
-    """Return the answer to the attach of a link on which the door sends what is no event."""
-    return to_receiver(link, link.source and link.source.but({FILTER: None, DURABLE: None}))
-
-
 def _properties(bound: str | None, claim: Claim | None) -> dict[str, Any]:
     properties: dict[str, Any] = {} if bound is None else {PARTITION: Symbol(bound)}
     if claim is not None:
         properties |= {CONSUMER_GROUP: claim.group.name, EPOCH: claim.epoch}
     return properties
+
+
+class MessageLink(AttachedLink):
+    """A link on which the door sends single messages that are no events: they are not sent again.
+
+    Args:
+        connection, link, log_stream: see ``AttachedLink``; the link's attach is answered.
+    """
+
+    def __init__(self, connection: LinkConnection, link: Link, log_stream: Stream | None) -> None:
+        super().__init__(connection, link, log_stream)
+        self._deliveries = link.outgoing
+        link.attach(to_receiver(link, link.source and link.source.but({FILTER: None, DURABLE: None})))
+
+    def _send(self, message: bytes) -> None:
+        whole = Ranges(np.frombuffer(message, np.uint8), _NO_OFFSET, np.array([len(message)]))
+        self._deliveries.send(whole, offsets=_NO_OFFSET)

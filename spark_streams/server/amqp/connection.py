@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkConn
 from spark_streams.server.amqp.error_conditions import CONNECTION_FORCED, INTERNAL_ERROR
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.link_turns import IdleClock, LinkTurns
+from spark_streams.server.counters import logger
 from spark_streams.server.door import LINGER_S
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.endpoints import Condition, Endpoint, Half
@@ -34,8 +34,6 @@ from spark_streams.wire.amqp.engine.links import Link, Session
 from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT, Violation
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class AmqpConnection(LinkConnection):

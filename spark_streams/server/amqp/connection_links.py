@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import logging
 import uuid
 from collections.abc import Iterable
 from typing import ClassVar
@@ -20,13 +19,12 @@ from spark_streams.server.amqp.error_conditions import RESOURCE_DELETED, LinkRef
 from spark_streams.server.amqp.link_turns import LinkTurns
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.transfer_block import BlockReader, TransferBlock
+from spark_streams.server.counters import logger
 from spark_streams.server.door import DoorNode, TcpConnection
 from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.wire.amqp.engine.endpoints import Half
 from spark_streams.wire.amqp.engine.links import Link, Session
 from spark_streams.wire.amqp.engine.session import DECODE_ERROR, RESOURCE_LIMIT
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class LinkConnection(TcpConnection):

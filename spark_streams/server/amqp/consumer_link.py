@@ -45,15 +45,9 @@ class ConsumerLink(EventSender):
     node: ConsumerResources
 
     def __init__(self, attach: ConsumerAttach, bound: str | None, claim: Claim | None = None) -> None:
-        node = attach.node
-        super().__init__(
-            attach.connection,
-            attach.link,
-            attach.stream,
-            node.config.max_unsettled,
-            attach.link.max_message_bytes,
-        )
-        self.node = node
+        super().__init__(attach.connection, attach.link, attach.stream)
+        self._max_unsettled = self.node.config.max_unsettled
+        self._size_limit = attach.link.max_message_bytes
         resumed = attach.resume()
         answer = to_consumer(attach.link, attach.source, attach.filters, bound, claim, durable=attach.durable)
         attach.link.attach(answer)
@@ -64,7 +58,7 @@ class ConsumerLink(EventSender):
         self._filters = attach.filters
         self._changed = False
         self._partition_count = len(attach.stream.partitions)
-        names = node.placement.here(attach.stream) if bound is None else [bound]
+        names = self.node.placement.here(attach.stream) if bound is None else [bound]
         self.set_positions({name: self._position(name, resumed) for name in names})
         if claim is not None:
             claim.end_owner = self.fail_from_outside

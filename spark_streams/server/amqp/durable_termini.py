@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import msgspec
 
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.error_conditions import STOLEN, LinkRefused
+from spark_streams.server.counters import logger
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
 
@@ -33,8 +33,6 @@ SAVE_DELAY_S: Final = 0.1
 RETRY_S: Final = 1.0
 """Seconds after which a write that the system refused is tried again."""
 _VERSION: Final = 1
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class Kept(msgspec.Struct):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -18,6 +17,7 @@ from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.amqp.transfer_block import TransferBlock
+from spark_streams.server.counters import logger
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import MESSAGE_TOO_LARGE
@@ -32,8 +32,6 @@ BLOCKS_PER_TURN: Final = 8
 """Blocks that a filter without matches may skip in one turn."""
 _UNLIMITED: Final = 1 << 62
 
-logger = logging.getLogger("spark_streams.server")
-
 
 class EventSender(AttachedLink):
     """A link on which the door sends events; each door says where it begins, and what becomes of what it has sent.
@@ -41,8 +39,6 @@ class EventSender(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
-        max_unsettled: with as many unsettled deliveries no more are sent.
-        size_limit: bytes of the largest transfer that the peer takes; 0 for any.
 
     Attributes:
         positions: partition to the link's position in it; a subclass sets them with ``set_positions``.
@@ -50,22 +46,18 @@ class EventSender(AttachedLink):
             link's epoch, or None.
     """
 
-    def __init__(
-        self,
-        connection: LinkConnection,
-        link: Link,
-        stream: Stream,
-        max_unsettled: int = _UNLIMITED,
-        size_limit: int = 0,
-    ) -> None:
+    _max_unsettled = _UNLIMITED
+    """With as many unsettled deliveries no more are sent."""
+    _size_limit = 0
+    """Bytes of the largest transfer that the peer takes; 0 for any."""
+
+    def __init__(self, connection: LinkConnection, link: Link, stream: Stream) -> None:
         super().__init__(connection, link, stream)
         self.positions: dict[str, LinkPosition] = {}
         self.membership: tuple[str | None, str, int | None] = (None, "", None)
         self._deliveries = link.outgoing
         self._deliveries.available = lambda: sum(position.available for position in self._order)
         self._log_stream = stream
-        self._max_unsettled = max_unsettled
-        self._size_limit = size_limit
         self._turn = 0
         self._order: list[LinkPosition] = []
 

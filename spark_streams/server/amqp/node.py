@@ -21,7 +21,7 @@ from spark_streams.server.amqp.attaches import (
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.consumer_groups import Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
-from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused
 from spark_streams.server.amqp.info_link import (
     NAMED_ONLY,
     STREAMS,
@@ -38,7 +38,6 @@ from spark_streams.server.amqp.requests import Replies, ReplyLink, RequestLink
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import NOT_ALLOWED
-from spark_streams.wire.amqp.engine.termini import COORDINATOR
 from spark_streams.wire.amqp.management import MANAGEMENT
 
 
@@ -51,10 +50,7 @@ class Node(ConsumerResources):
         self._managed: WeakKeyDictionary[LinkConnection, Replies] = WeakKeyDictionary()
 
     def _producer(self, connection: LinkConnection, link: Link) -> AttachedLink:
-        target = link.target
-        if target is not None and target.code == COORDINATOR:
-            raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
-        address = address_of(target)
+        address = address_of(link.target)
         if address == MANAGEMENT:
             user = connection.user
             return RequestLink(connection, link, self._replies(connection), lambda request: answer(request, self, user))
@@ -131,7 +127,7 @@ class Node(ConsumerResources):
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         named_only = link.properties.get(NAMED_ONLY) is True
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed, named_only=named_only)
-        return InfoLink(connection, link, stream, message, self.config)
+        return InfoLink(connection, link, stream, message)
 
     def _replies(self, connection: LinkConnection) -> Replies:
         """Return the links on which a connection gets replies from ``$management``."""
@@ -145,7 +141,7 @@ class Node(ConsumerResources):
             names = (stream.name for stream in self.log.streams())
             return list_streams(n for n in names if permissions is None or permissions.allow("read", n))
 
-        return InfoLink(connection, link, None, message, self.config)
+        return InfoLink(connection, link, None, message)
 
 
 class PendingAttach(AttachedLink):
@@ -169,7 +165,7 @@ class PendingAttach(AttachedLink):
         self._trying = False
         wait_s = node.config.unassigned_wait_ms / 1000
         self._timer = node.loop.call_later(wait_s, self.fail_from_outside, attach.none_free)
-        node.groups.wait(self.group, self.try_again)
+        node.groups.wait(self.group, self.follow)
 
     def told(self, who: Who) -> Iterable[Item]:
         """Return it as a reader that waits for its partition."""
@@ -180,19 +176,15 @@ class PendingAttach(AttachedLink):
         """Do nothing: there is no link yet."""
         return False
 
-    def try_again(self) -> None:
-        """Take a partition if one is free."""
+    def follow(self) -> None:
+        """Take a partition if one is free, or was added."""
         if self.ended or self._trying:
             return  # its own failed claim makes the partition free again, which calls this again
         self._trying = True
-        self.connection.guarded(self._try_again)
+        self.connection.guarded(self._try)
         self._trying = False
 
-    def follow(self) -> None:
-        """Take one of the partitions that were added."""
-        self.try_again()
-
-    def _try_again(self) -> None:
+    def _try(self) -> None:
         try:
             attached = self._node.assign(self._attach)
         except LinkRefused as refusal:
@@ -205,4 +197,4 @@ class PendingAttach(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
-        self._node.groups.leave(self.group, self.try_again)
+        self._node.groups.leave(self.group, self.follow)

@@ -10,7 +10,6 @@ closed with the error instead: no event is dropped silently.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
@@ -29,6 +28,7 @@ from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_
 from spark_streams.server.amqp.placement import PartitionSplit
 from spark_streams.server.amqp.routing import REJECTED, Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason
+from spark_streams.server.counters import logger
 from spark_streams.server.turns import Turn, one_turn
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
@@ -46,8 +46,6 @@ MAX_BYTES: Final = 1 << 20
 NO_INSTANT: Final = LinkRefused(INVALID_FIELD, "creation-time is -2^63 ms, which means none inside the log")
 """The refusal of an event with this creation-time, where creation times are events' timestamps."""
 _RESERVED_INSTANT = b"\x83" + (-(2**63)).to_bytes(8, "big", signed=True)
-
-logger = logging.getLogger("spark_streams.server")
 
 
 CONTINUED: Final = -2
@@ -160,7 +158,7 @@ class ProducerLink(AttachedLink):
         bound: the partition that the link is bound to, or None.
     """
 
-    conditions: ClassVar[Mapping[RefusalReason, str]] = {
+    conditions: Mapping[RefusalReason, str] = {
         RefusalReason.INVALID: INVALID_FIELD,
         RefusalReason.SPLIT: RESOURCE_DELETED,
         RefusalReason.DISK_FULL: RESOURCE_LIMIT,
@@ -363,11 +361,7 @@ class ProducerLink(AttachedLink):
     def _link_refused(self, refusal: AppendRefused | LinkRefused) -> LinkRefused:
         if isinstance(refusal, LinkRefused):
             return refusal
-        return LinkRefused(self._condition(refusal.reason), refusal.description)
-
-    def _condition(self, reason: RefusalReason) -> str:
-        """Return the error condition of a reason for which events are not stored."""
-        return self.conditions[reason]
+        return LinkRefused(self.conditions[refusal.reason], refusal.description)
 
 
 def reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:

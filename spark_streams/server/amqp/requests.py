@@ -8,7 +8,6 @@ Spec: docs/specifications.md, Event Hubs (``$cbs``, ``$management``).
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections import deque
@@ -20,10 +19,11 @@ from typing import Any, Final
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
-from spark_streams.server.amqp.attaches import to_producer, to_reader
+from spark_streams.server.amqp.attaches import MessageLink, to_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, LinkRefused
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
+from spark_streams.server.counters import logger
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.incoming_deliveries import ACCEPT
 from spark_streams.wire.amqp.engine.links import Link
@@ -33,9 +33,6 @@ from spark_streams.wire.amqp.engine.termini import ADDRESS
 from spark_streams.wire.amqp.management import encode_reply
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.values import Symbol, ULong
-from spark_streams.wire.columnar.interleave import Ranges
-
-logger = logging.getLogger("spark_streams.server")
 
 _CREDIT: Final = 100
 _MOST_BYTES: Final = 32 << 10
@@ -49,7 +46,6 @@ _MOST_ID_BYTES: Final = 1_024
 _MESSAGE_ID, _REPLY_TO = 0, 4
 _MESSAGE_IDS: Final = (ULong, uuid.UUID, bytes, str, type(None))
 """The types of a message-id (AMQP 1.0 part 3 §3.2.4); the reply has it as it was."""
-_NO_OFFSET: Final = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
@@ -134,7 +130,7 @@ class Replies:
             links[-1].send(reply)
 
 
-class ReplyLink(AttachedLink):
+class ReplyLink(MessageLink):
     """A link on which the peer gets replies.
 
     Args:
@@ -156,8 +152,6 @@ class ReplyLink(AttachedLink):
         self.target = "" if link.target is None else str(link.target.field(ADDRESS, str, ""))
         self._replies = replies
         self.waiting: deque[bytes] = deque()
-        self._deliveries = link.outgoing
-        link.attach(to_reader(link))
         self._deliveries.available = lambda: len(self.waiting)
         replies.links.append(self)
 
@@ -177,9 +171,7 @@ class ReplyLink(AttachedLink):
         deliveries.go_on(BYTES_PER_TURN)
         before = self._replies.waiting
         while self.waiting and not deliveries.is_begun and deliveries.room > 0:
-            message = np.frombuffer(self.waiting.popleft(), np.uint8)
-            whole = Ranges(message, np.zeros(1, np.int64), np.array([len(message)]))
-            deliveries.send(whole, offsets=_NO_OFFSET)
+            self._send(self.waiting.popleft())
         self._make_room(before)
         if deliveries.is_begun or (self.waiting and deliveries.credit > 0):
             self.connection.turns.block(self)

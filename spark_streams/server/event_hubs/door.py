@@ -11,7 +11,7 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.attaches import address_of, named_stream, permitted_stream
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection, LinkResources
-from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused
 from spark_streams.server.amqp.placement import split_refusal
 from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
 from spark_streams.server.door import TcpDoor
@@ -32,7 +32,6 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
 )
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD, NOT_ALLOWED
-from spark_streams.wire.amqp.engine.termini import COORDINATOR
 from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.values import Long
 
@@ -57,10 +56,7 @@ class HubNode(LinkResources):
 
     def _producer(self, connection: LinkConnection, link: Link) -> AttachedLink:
         assert isinstance(connection, HubConnection)
-        target = link.target
-        if target is not None and target.code == COORDINATOR:
-            raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
-        address = read_address(address_of(target))
+        address = read_address(address_of(link.target))
         if address.path.lower() == CBS:
             return _requests(connection, link, CBS, lambda request: _put(connection, request))
         if address.path.lower() == MANAGEMENT:

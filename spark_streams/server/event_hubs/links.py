@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -117,22 +117,19 @@ class HubSender(ProducerLink):
     A delivery goes to the partition of its key, or to the partitions in turn.
     """
 
-    conditions: ClassVar[Mapping[RefusalReason, str]] = {
+    conditions: Mapping[RefusalReason, str] = {
         RefusalReason.INVALID: INVALID_FIELD,
         RefusalReason.SPLIT: OPERATION_CANCELLED,  # clients try that again at once, on another partition
         RefusalReason.DISK_FULL: SERVER_BUSY,
         RefusalReason.FAILED: SERVER_BUSY,
     }
 
-    def _condition(self, reason: RefusalReason) -> str:
-        if reason is RefusalReason.SPLIT and self.bound is not None:
-            return NOT_ALLOWED  # the partition takes no more, however often that is tried
-        return super()._condition(reason)
-
     tells_partition = False
 
     def __init__(self, connection: HubConnection, link: Link, stream: Stream, bound: str | None) -> None:
         super().__init__(connection, link, stream, bound)
+        if bound is not None:  # the partition takes no more, however often that is tried
+            self.conditions = {**self.conditions, RefusalReason.SPLIT: NOT_ALLOWED}
         self._deliveries.rejects_large = True  # as the service: its clients do not notice that a link ends as they send
 
     def _take(self) -> bool:

@@ -18,7 +18,6 @@ Spec: docs/specifications.md, P-01 to P-12, P-20 to P-40, P-50 to P-52, F-29.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from starlette.applications import Starlette
@@ -33,7 +32,7 @@ from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.redaction import one_line
 from spark_streams.server.activity import ReaderInfo
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
 from spark_streams.server.feed.discovery import Documents, Tokens
@@ -52,8 +51,6 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
 
 EVENTS: Final = "/events"
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class FeedApplication:

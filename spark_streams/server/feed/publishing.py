@@ -14,7 +14,6 @@ of the number: a repeated request with another digest is refused before any of i
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -30,7 +29,7 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import Appender, AppendRefused, Batch, Outcome, RefusalReason
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.feed.request_bodies import Rows
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Worker
@@ -48,8 +47,6 @@ FEW_BYTES: Final = 128 << 10
 """Rows of at most so many bytes are routed on the loop."""
 TURN_PARTITIONS: Final = 8
 """Partitions to look up, or to append to, before other tasks run."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) -> NDArray[np.int64]:

@@ -12,12 +12,12 @@ head from its first byte, the time of a body from the end of its head. A respons
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import h11
 import uvicorn
@@ -27,15 +27,12 @@ from uvicorn.server import ServerState
 
 from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, WriterInfo, client_text, peer_text
 from spark_streams.server.admission import Admission
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.door import WriteTimeout, throw_away_unsent
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.guard import check_request, head_fault
 from spark_streams.server.http.requests import CLOSE, HttpError
 from spark_streams.server.turns import ASKER, Timer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 READ_BYTES: Final = 1 << 10
 """The most bytes to receive at a time: tiny chunks and trailers cost 1 µs a byte, so this is a turn of the loop."""
@@ -47,8 +44,6 @@ _NO_REQUEST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|
 """Bytes that begin no request: a method is a token (RFC 9110 §5.6.2), with a blank behind it (RFC 9112 §3)."""
 _METHOD_BYTES: Final = 64
 """No method is longer."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 def uvicorn_config(application: ASGIApp, limits: HttpConfig) -> uvicorn.Config:

@@ -18,7 +18,6 @@ S-11 to S-14, S-24, S-27, S-106.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
@@ -26,6 +25,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import one_line
 from spark_streams.server.activity import Item, ReaderInfo, Who, WriterInfo
 from spark_streams.server.admission import Admission
+from spark_streams.server.counters import logger
 from spark_streams.server.door import LINGER_S
 from spark_streams.server.rabbitmq import dispatch
 from spark_streams.server.rabbitmq.handshake import Handshake, Reply
@@ -48,8 +48,6 @@ LARGE_FRAME_BYTES: Final = 16 << 10
 _HEARTBEAT: Final = Heartbeat().encode()
 _BETWEEN_MESSAGES: Final = (Heartbeat, Credit, StoreOffset)
 """Commands that clients send while they publish; published entries before them wait for the rest of the read."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class RabbitConnection(Session):

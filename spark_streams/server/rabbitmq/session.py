@@ -14,6 +14,7 @@ import asyncio
 import socket
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, Final
 
 from spark_streams.server.admission import Admission
@@ -166,7 +167,7 @@ class Session(TcpConnection):
         self._gathered_bytes = 0
         self._gathering = False
         self._heartbeat = HeartbeatTimer(node.loop)
-        self._correlation = 0
+        self._correlation = count()
 
     # --- who the peer is and what it may do
 
@@ -257,9 +258,7 @@ class Session(TcpConnection):
 
     def correlation(self) -> int:
         """Return the correlation id of the next request to the peer, from 0 on."""
-        number = self._correlation
-        self._correlation = (number + 1) % 2**32
-        return number
+        return next(self._correlation) % 2**32
 
     # --- the frames that come
 

@@ -12,13 +12,13 @@ S-61 to S-65, S-71 to S-73, S-121, S-122, S-141 to S-143.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from spark_streams.errors import LogError
 from spark_streams.log.storage.readable_partition import PartitionClosed
+from spark_streams.server.counters import logger
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.subscription import Subscription, start_offset
@@ -42,8 +42,6 @@ SHARE_BYTES: Final = 512 << 10
 TURN_BYTES: Final = 2 << 20
 """Bytes that a connection sends before the others have their turn."""
 _AS_SUBSCRIBED: Final = OffsetSpecification(OffsetType.NONE)
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class _Update(NamedTuple):

@@ -20,7 +20,6 @@ Spec: docs/specifications.md, S-134.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +29,7 @@ import msgspec
 
 from spark_streams.errors import StreamExists, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.server.counters import logger
 from spark_streams.server.rabbitmq.stream_arguments import (
     DEFAULT_FILTER_BYTES,
     filter_bytes,
@@ -39,8 +39,6 @@ from spark_streams.server.rabbitmq.stream_arguments import (
 from spark_streams.server.stream_changes import maker_of
 from spark_streams.server.turns import Worker
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-
-logger = logging.getLogger("spark_streams.server")
 
 NAMESPACE: Final = "rabbitmq-streams"
 RESERVED_PREFIX: Final = "amq."

@@ -22,7 +22,6 @@ The headers of every answer are those of ``WebConfig.answer_headers``.
 from __future__ import annotations
 
 import contextlib
-import logging
 import mimetypes
 import os
 from http import HTTPStatus
@@ -37,6 +36,7 @@ from starlette.routing import Route
 from spark_streams.errors import LogError
 from spark_streams.log.storage.files import is_full
 from spark_streams.redaction import one_line
+from spark_streams.server.counters import logger
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.guard import SAFE
 from spark_streams.server.http.requests import HttpError
@@ -50,8 +50,6 @@ from spark_streams.server.web.site import FOLDER, SIGN_IN, Pages, SignInNeeded, 
 from spark_streams.server.web.streams import Streams
 
 PAGES: Final[tuple[type[Pages], ...]] = (Streams, Events, Publish, Clients, Metrics, SignIn, Health)
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class WebApplication:

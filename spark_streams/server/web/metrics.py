@@ -12,7 +12,6 @@ log is to get no clients for now, and starting it anew does not help. Both are p
 from __future__ import annotations
 
 import asyncio
-import os
 from copy import deepcopy
 from functools import partial
 from http import HTTPStatus
@@ -24,7 +23,6 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from spark_streams.log import Stream
-from spark_streams.log.storage.files import OpenFile, write_all
 from spark_streams.server.activity import Item, ReaderInfo, WriterInfo
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError, takes_gzip
@@ -132,9 +130,8 @@ class Health(Pages):
         """Return whether a byte can be written beside the log's files."""
         path = self._site.log.data_dir / "ready"
         try:
-            file = OpenFile(path, os.O_WRONLY | os.O_CREAT)
-            write_all(file.fd, b"\n", 0)
-            os.unlink(path)
+            path.write_bytes(b"\n")
+            path.unlink()
         except OSError:
             return False
         return True
