@@ -12,18 +12,8 @@ DEFAULT_INDEX_INTERVAL_BYTES = 4096
 """Kafka's default too: an entry of 24 bytes for each 4 KiB keeps the index at 0.6 % of the segment."""
 
 
-@cache
-def _choices(config: type) -> dict[str, tuple[str, ...]]:
-    """Return the values that a setting may have, by its name, for settings whose type lists them."""
-    kinds = get_type_hints(config)
-    return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
-
-
-def check_choices(config: object) -> None:
-    """Raise ValueError when a setting has none of the values that its type lists."""
-    for name, allowed in _choices(type(config)).items():  # type: ignore[arg-type]  # mypy: no class is hashable
-        if getattr(config, name) not in allowed:
-            raise ValueError(f"{name} is {getattr(config, name)!r}, expected one of {', '.join(allowed)}")
+_kinds = cache(get_type_hints)
+"""The type of each setting of a class, by its name."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +75,13 @@ class LogConfig:
         check_choices(self)
         expect_at_least(1, self, "fsync_interval_ms", "retention_check_ms", unit=" ms")
         expect_at_least(1, self, "max_partitions")
+
+
+def check_choices(config: object) -> None:
+    """Raise ValueError when a setting has none of the values that its type lists."""
+    for name, kind in _kinds(type(config)).items():  # type: ignore[arg-type]  # mypy: no class is hashable
+        if get_origin(kind) is Literal and getattr(config, name) not in get_args(kind):
+            raise ValueError(f"{name} is {getattr(config, name)!r}, expected one of {', '.join(get_args(kind))}")
 
 
 def expect_at_least(least: int, config: object, *names: str, unit: str = "") -> None:

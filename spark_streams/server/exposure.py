@@ -23,18 +23,14 @@ class DoorExposed(ValueError):
     """
 
     def __init__(self, door: str, where: str, unguarded: Unguarded) -> None:
-        super().__init__(door, where, unguarded)
+        wanted = "unset" if unguarded.setting == "allow_anonymous" else "set"
+        super().__init__(
+            f"the door {door} would listen on {where}, which other machines reach, and {unguarded.problem}: {wanted} "
+            f"{unguarded.setting} of its settings, listen on 127.0.0.1, or set insecure to let in everybody"
+        )
         self.door = door
         self.where = where
         self.unguarded = unguarded
-
-    def __str__(self) -> str:
-        wanted = "unset" if self.unguarded.setting == "allow_anonymous" else "set"
-        return (
-            f"the door {self.door} would listen on {self.where}, which other machines reach, and "
-            f"{self.unguarded.problem}: {wanted} {self.unguarded.setting} of its settings, listen on 127.0.0.1, or set "
-            "insecure to let in everybody"
-        )
 
 
 def exposed(door: str, settings: DoorConfig) -> DoorExposed | None:

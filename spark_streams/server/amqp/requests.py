@@ -91,6 +91,10 @@ class Reply:
         return encode_reply(message_id, self.status, self.description, self.condition, self.body)
 
 
+Answers = Callable[[Request], Reply | Coroutine[object, object, Reply]]
+"""It answers a request, at once or when a change is made."""
+
+
 def read_request(raw: bytes) -> Request:
     """Read a request.
 
@@ -203,13 +207,7 @@ class RequestLink(AttachedLink):
         answer: answers a request, at once or when a change is made; replies to several requests may be in any order.
     """
 
-    def __init__(
-        self,
-        connection: LinkConnection,
-        link: Link,
-        replies: Replies,
-        answer: Callable[[Request], Reply | Coroutine[object, object, Reply]],
-    ) -> None:
+    def __init__(self, connection: LinkConnection, link: Link, replies: Replies, answer: Answers) -> None:
         super().__init__(connection, link, None)
         self._changes: set[asyncio.Task[None]] = set()
         self._deliveries = link.incoming

@@ -28,7 +28,6 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
     DEFAULT_GROUP,
     EPOCH,
     RECEIVER_NAME,
-    RUNTIME_METRIC,
 )
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD, NOT_ALLOWED
@@ -102,11 +101,8 @@ class HubNode(LinkResources):
         shown = name if isinstance(name, str) and name else link.name
         receiver = Receiver(place, shown[:_MOST_SHOWN], _epoch(properties))
         self.receivers.enter(receiver)
-        metrics = RUNTIME_METRIC in link.desired
         try:
-            attached = HubReceiver(
-                connection, link, stream, partition, start, receiver, self.receivers, metrics=metrics
-            )
+            attached = HubReceiver(connection, link, stream, start, receiver, self.receivers)
         except BaseException:
             self.receivers.leave(receiver)
             raise

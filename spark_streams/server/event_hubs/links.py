@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.log import Partition, Stream
+from spark_streams.log import Stream
 from spark_streams.log.reference_log import wall_clock_ms
 from spark_streams.server.amqp.attaches import to_receiver
 from spark_streams.server.amqp.error_conditions import LinkRefused
@@ -61,38 +61,26 @@ class HubReceiver(EventSender):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the hub.
-        partition: the partition.
         start: where it begins.
         receiver: its place in the consumer group.
-        receivers: those of all groups; it leaves them at its end.
-        metrics: whether each event tells how far behind it is.
-
-    Attributes:
-        receiver: as it was given.
+        there: the receivers of all groups; it leaves them at its end.
     """
 
     def __init__(
-        self,
-        connection: HubConnection,
-        link: Link,
-        stream: Stream,
-        partition: Partition,
-        start: Start,
-        receiver: Receiver,
-        receivers: Receivers,
-        *,
-        metrics: bool,
+        self, connection: HubConnection, link: Link, stream: Stream, start: Start, receiver: Receiver, there: Receivers
     ) -> None:
         # Without a limit: the peer's max-message-size says nothing of the annotations. Microsoft's client for Python
         # says as much as the door takes, and reads more.
         super().__init__(connection, link, stream)
+        # Whether each event tells how far behind it is.
+        self._metrics = RUNTIME_METRIC in link.desired
         source = link.source and link.source.but({DURABLE: None, FILTER: start.filter or None})
-        link.attach(to_receiver(link, source, offered=(RUNTIME_METRIC,) if metrics else ()))
+        link.attach(to_receiver(link, source, offered=(RUNTIME_METRIC,) if self._metrics else ()))
+        partition = self._partition = start.partition
         reader = self.node.readers.use(partition)
         self.set_positions({partition.id: LinkPosition(reader, None, latest=start.offset, position=start.offset)})
-        self._partition, self._metrics = partition, metrics
         self._newest = Newest(-2, 0)
-        self.receiver, self._receivers = receiver, receivers
+        self._receiver, self._there = receiver, there
         receiver.end = self.fail_from_outside
         self.membership = receiver.place.group, "", receiver.epoch  # a group is everybody's
 
@@ -107,7 +95,7 @@ class HubReceiver(EventSender):
         return Ranges(section, none, none + len(section)), *pieces
 
     def _released(self, *, closed: bool) -> None:
-        self._receivers.leave(self.receiver)
+        self._there.leave(self._receiver)
         super()._released(closed=closed)
 
 

@@ -24,13 +24,13 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, Records
 from spark_streams.log.format.record_batch import BatchHeader, Header
 from spark_streams.log.format.records import record_headers
 from spark_streams.log.format.timestamps import from_stored
+from spark_streams.log.format.varint import Longs
 from spark_streams.log.storage.batch_walk import notes_of_batch
 from spark_streams.server.rabbitmq.chunk_cache import CachedChunks, Chunk, ChunkCache
 from spark_streams.server.rabbitmq.filter_values import BLOOM_NOTE
@@ -54,7 +54,6 @@ LARGE_APPEND_BYTES: Final = 64 << 10
 """An append of so many records or bytes or more is encoded at once; smaller ones are encoded together when read."""
 BLOCKS_AHEAD: Final = 16
 """Blocks to encode ahead, some 16 MiB: a client takes long to process one read, and then wants more."""
-Longs = NDArray[np.int64]
 
 EPOCH: Final = 1
 """The epoch of all chunks: the leader never changes."""

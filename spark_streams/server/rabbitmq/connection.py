@@ -32,6 +32,7 @@ from spark_streams.server.rabbitmq.handshake import Handshake, Reply
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.publishers import Publishers
 from spark_streams.server.rabbitmq.session import ScatteredWriter, Session
+from spark_streams.server.rabbitmq.stream_requests import Work
 from spark_streams.server.rabbitmq.subscriptions import Subscriptions
 from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat, SaslAuthenticate
@@ -218,18 +219,18 @@ class RabbitConnection(Session):
             else:
                 self._handle_in_order(lambda: dispatch.handle(self, command))
 
-    def _handle_in_order(self, handle: Callable[[], dispatch.Work | None]) -> None:
+    def _handle_in_order(self, handle: Callable[[], Work | None]) -> None:
         """Handle a frame when all entries published before it are in the log, because it may query them."""
         self.publishers.received_all()
         self._begin(self._when_stored(handle) if self.unconfirmed else handle())
 
-    async def _when_stored(self, handle: Callable[[], dispatch.Work | None]) -> None:
+    async def _when_stored(self, handle: Callable[[], Work | None]) -> None:
         await self.unconfirmed.none_left()
         work = handle()
         if work is not None:
             await work
 
-    def _begin(self, work: dispatch.Work | None) -> None:
+    def _begin(self, work: Work | None) -> None:
         """Begin work on a frame that takes longer than a turn or waits for the disk; the next frame waits for it."""
         if work is not None:
             self._work = self.node.loop.create_task(work)

@@ -32,13 +32,13 @@ from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.log.publisher_sequences import PublisherSequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import Batch, Outcome, RefusalReason
-from spark_streams.server.rabbitmq.publish_append import Ids, Mask, PublishAppend, PublishedRun, Publisher
+from spark_streams.server.rabbitmq.publish_append import Ids, PublishAppend, PublishedRun, Publisher
 from spark_streams.server.rabbitmq.publish_parts import PublishPart, parts_of, some_of, stored_of
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.stored_form import Stored, joined
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.amqp.decode import finished
-from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.byte_view import Mask, Positions
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, decode_publish, encode_confirm, encode_publish_error
 from spark_streams.wire.rabbitmq.publisher_commands import (

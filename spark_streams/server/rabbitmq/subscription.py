@@ -23,11 +23,12 @@ from spark_streams.log import NO_TIMESTAMP, Partition, StoredBatch
 from spark_streams.server.rabbitmq.chunk_cache import Chunk
 from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
 from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunks, Prefetch
-from spark_streams.server.rabbitmq.filter_values import Mask, Sought
+from spark_streams.server.rabbitmq.filter_values import Sought
 from spark_streams.server.rabbitmq.session import Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.turns import Turn
+from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.rabbitmq.chunk import SELECTIONS
 from spark_streams.wire.rabbitmq.consumer_commands import (
     DELIVER_KEY,

@@ -27,7 +27,7 @@ from spark_streams.server.activity import Item, ReaderInfo, WriterInfo
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError, takes_gzip
 from spark_streams.server.web.observation import Groups, Observation, join
-from spark_streams.server.web.site import Pages, SignInNeeded, Site
+from spark_streams.server.web.site import Pages, SignInNeeded
 
 if TYPE_CHECKING:
     from spark_streams.server.web.figures import Snapshot
@@ -103,10 +103,8 @@ TRIAL_S: Final = 1.0
 class Health(Pages):
     """The two answers."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._trial: asyncio.Future[bool] | None = None
-        self._tried_s = 0.0
+    _trial: asyncio.Future[bool] | None = None
+    _tried_s = 0.0
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
