@@ -97,10 +97,15 @@ class LinkResources(DoorNode):
         found = self.log.find(stream)
         return found is not None and found.incarnation == incarnation
 
+    @property
+    def _links(self) -> list[AttachedLink]:
+        """The links that are attached to logs."""
+        return [link for connection in self.connections for link in connection.links.served if link.stream]
+
     def follow(self) -> None:
         """Tell links of the partitions that were added to their logs; end the links of logs that were deleted."""
         now: dict[str, tuple[str, int]] = {}
-        links = [link for connection in self.connections for link in connection.links.served if link.stream]
+        links = self._links
         for name in {link.stream for link in links}:
             stream = self.log.find(name)  # every change adds partitions
             now[name] = ("", 0) if stream is None else (stream.incarnation, len(stream.partitions))
