@@ -24,8 +24,8 @@ from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.filters.split import Inexpressible, Split, split
 from spark_streams.filters.tree import OFFSET, PARTITION, PUBLISH_TIME, Expression, Predicate, Reference
 from spark_streams.filters.tree import ValueType as Type
+from spark_streams.log.format.record_batch import NO_TIMESTAMP
 from spark_streams.log.format.records import Records, message_columns_of
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.partition import Partition
 from spark_streams.offsets import offset_column
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.log.format.record_batch import BatchFault, BatchHeader, Header
+from spark_streams.log.format.record_batch import BatchFault, BatchHeader, Header, from_stored
 from spark_streams.log.format.record_bounds import record_bounds
-from spark_streams.log.format.timestamps import from_stored
 from spark_streams.log.format.varint import Longs, decode_varint, decode_varints
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from spark_streams.errors import CorruptLog
 from spark_streams.log.format.record_batch import (
     HEADER_BYTES,
+    NO_TIMESTAMP,
     BatchFault,
     BatchHeader,
     batch_max_timestamp,
@@ -23,7 +24,6 @@ from spark_streams.log.format.record_batch import (
     verify,
 )
 from spark_streams.log.format.records import Records, decode_batches
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, logger, read_exactly, write_all
 from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex
 from spark_streams.offsets import format_offset

@@ -27,9 +27,8 @@ import pyarrow as pa
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, Records
-from spark_streams.log.format.record_batch import BatchHeader, Header
+from spark_streams.log.format.record_batch import BatchHeader, Header, from_stored
 from spark_streams.log.format.records import record_headers
-from spark_streams.log.format.timestamps import from_stored
 from spark_streams.log.format.varint import Longs
 from spark_streams.log.storage.batch_walk import notes_of_batch
 from spark_streams.server.rabbitmq.chunk_cache import CachedChunks, Chunk, ChunkCache
