@@ -12,18 +12,8 @@ DEFAULT_INDEX_INTERVAL_BYTES = 4096
 """Kafka's default too: an entry of 24 bytes for each 4 KiB keeps the index at 0.6 % of the segment."""
 
 
-@cache
-def _choices(config: type) -> dict[str, tuple[str, ...]]:
-    """Return the values that a setting may have, by its name, for settings whose type lists them."""
-    kinds = get_type_hints(config)
-    return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
-
-
-def _check_choices(config: StreamConfig | LogConfig) -> None:
-    """Raise ValueError when a setting has none of the values that its type lists."""
-    for name, allowed in _choices(type(config)).items():  # type: ignore[arg-type]  # mypy: no class is hashable
-        if getattr(config, name) not in allowed:
-            raise ValueError(f"{name} is {getattr(config, name)!r}, expected one of {', '.join(allowed)}")
+_kinds = cache(get_type_hints)
+"""The type of each setting of a class, by its name."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +46,9 @@ class StreamConfig:
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        for name in ("segment_max_bytes", "index_interval_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1 byte")
-        for name in ("segment_max_age_ms", "retention_max_bytes", "retention_max_age_ms"):
-            if getattr(self, name) is not None and getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected nothing or a number not below 0")
+        check_choices(self)
+        expect_at_least(1, self, "segment_max_bytes", "index_interval_bytes", unit=" byte")
+        expect_at_least(0, self, "segment_max_age_ms", "retention_max_bytes", "retention_max_age_ms")
 
 
 @dataclass(frozen=True)
@@ -88,9 +74,24 @@ class LogConfig:
     stream: StreamConfig = field(default_factory=StreamConfig)
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        for name in ("fsync_interval_ms", "retention_check_ms"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1 ms")
-        if self.max_partitions < 1:
-            raise ValueError(f"max_partitions is {self.max_partitions}, expected at least 1")
+        check_choices(self)
+        expect_at_least(1, self, "fsync_interval_ms", "retention_check_ms", unit=" ms")
+        expect_at_least(1, self, "max_partitions")
+
+
+def check_choices(config: object) -> None:
+    """Raise ValueError when a setting has none of the values that its type lists."""
+    for name, kind in _kinds(type(config)).items():  # type: ignore[arg-type]  # mypy: no class is hashable
+        if get_origin(kind) is Literal and getattr(config, name) not in get_args(kind):
+            raise ValueError(f"{name} is {getattr(config, name)!r}, expected one of {', '.join(get_args(kind))}")
+
+
+def expect_at_least(least: int, config: object, *names: str, unit: str = "") -> None:
+    """Check settings that are numbers, or None.
+
+    Raises:
+        ValueError: a setting is less than ``least``; the message names it.
+    """
+    for name in names:
+        if (value := getattr(config, name)) is not None and value < least:
+            raise ValueError(f"{name} is {value}, expected at least {least}{unit}")

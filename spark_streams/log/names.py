@@ -75,7 +75,7 @@ class Names:
 
 
 def _meant(name: str) -> str:
-    """Return the form that all names share which one AMQP address may mean (``server/amqp/attach_request.py``).
+    """Return the form that all names share which one AMQP address may mean (``server/amqp/attaches.py``).
 
     It is the name without leading slashes and percent-encoding, removed until nothing changes: a decoded name may have
     a slash or a percent sign itself.

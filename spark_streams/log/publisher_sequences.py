@@ -12,7 +12,6 @@ below an offset, and only the code that appends all of them can claim that.
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +20,9 @@ from typing import Final
 
 from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log.reference_log import ReferenceLog
+from spark_streams.log.storage.files import logger
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.stream import Stream
-
-logger = logging.getLogger("spark_streams.log")
 
 SNAPSHOT_BATCHES: Final = 5_000
 """A start reads the notes of at most about this many batches, some 10 µs each."""
@@ -48,6 +46,7 @@ class SequenceKind:
         return self.note, json.dumps(sequences, separators=(",", ":")).encode()
 
 
+@dataclass(eq=False)
 class PublisherSequences:
     """The publishers of one partition, by reference, and their last sequence numbers.
 
@@ -63,15 +62,14 @@ class PublisherSequences:
         CorruptLog: the log or its snapshot fails a check.
     """
 
-    def __init__(
-        self, log: ReferenceLog, stream: Stream, partition: Partition, max_references: int, kind: SequenceKind
-    ) -> None:
-        self._log = log
-        self._kind = kind
-        self._stream = stream
-        self._partition = partition
-        self._key = f"{stream.incarnation}/{partition.id}"
-        self._max = max_references
+    log: ReferenceLog
+    stream: Stream
+    partition: Partition
+    max_references: int
+    kind: SequenceKind
+
+    def __post_init__(self) -> None:
+        self._key = f"{self.stream.incarnation}/{self.partition.id}"
         # Reference to its last sequence number, in the order of their last append, in which they are forgotten.
         self._last: dict[str, int] = {}
         # Reference to the user who wrote first under it. After a kill -9 those since the last snapshot have no user,
@@ -90,25 +88,25 @@ class PublisherSequences:
         if start is None:
             start = 0
             # Begin with the numbers of the partitions a share of whose history this one has.
-            for ancestor in reversed(self._partition.cursor_from):
-                self._restore(f"{self._stream.incarnation}/{ancestor}")
-            self._put(self._stream.inherited(self._partition.id, self._kind.note))
-        if start > self._partition.next_offset:
+            for ancestor in reversed(self.partition.cursor_from):
+                self._restore(f"{self.stream.incarnation}/{ancestor}")
+            self._put(self.stream.inherited(self.partition.id, self.kind.note))
+        if start > self.partition.next_offset:
             raise CorruptLog(
                 self._key,
                 start,
-                f"the publishers' snapshot is ahead of the log, which ends at {self._partition.next_offset}",
+                f"the publishers' snapshot is ahead of the log, which ends at {self.partition.next_offset}",
             )
-        if start < self._partition.next_offset:
-            for batch in self._partition.batches(start):
+        if start < self.partition.next_offset:
+            for batch in self.partition.batches(start):
                 for name, value in batch.notes:
-                    if name == self._kind.note and batch.first_offset >= start:
+                    if name == self.kind.note and batch.first_offset >= start:
                         self._put(json.loads(value or b"{}"))
                 self._batches += 1
 
     def _restore(self, key: str) -> int | None:
         """Take the numbers of a snapshot; return the offset up to which it knows the log, None without one."""
-        stored = self._log.state.get(self._kind.namespace, key)
+        stored = self.log.state.get(self.kind.namespace, key)
         if stored is None:
             return None
         snapshot = json.loads(stored)
@@ -116,7 +114,7 @@ class PublisherSequences:
         return int(snapshot["next_offset"])
 
     def _found_segments(self) -> tuple[int, int]:
-        return self._partition.first_offset, self._partition.segment_count
+        return self.partition.first_offset, self.partition.segment_count
 
     def last(self, reference: str) -> int | None:
         """Return the last sequence number of a reference, None without one."""
@@ -170,7 +168,7 @@ class PublisherSequences:
                 self._users.setdefault(reference, users[reference])
             self._counts[self._users.get(reference, _UNKNOWN)] += 1
             self._last[reference] = max(sequence, self._last.pop(reference, sequence))
-        while len(self._last) > self._max:
+        while len(self._last) > self.max_references:
             ((greedy, _),) = self._counts.most_common(1)
             oldest = next(each for each in self._last if self._users.get(each, _UNKNOWN) == greedy)
             del self._last[oldest]
@@ -186,11 +184,11 @@ class PublisherSequences:
         """Write all sequence numbers to the state store; a start then reads the notes from this offset on."""
         if not self._batches or self._forgotten:
             return
-        next_offset = self._partition.next_offset
+        next_offset = self.partition.next_offset
         content = {"next_offset": next_offset, "sequences": list(self._last.items()), "users": self._users}
         try:
-            self._partition.sync()
-            self._log.state.put(self._kind.namespace, self._key, json.dumps(content).encode())
+            self.partition.sync()
+            self.log.state.put(self.kind.namespace, self._key, json.dumps(content).encode())
         except (OSError, LogError) as fault:
             # A start then reads more notes; no record is lost.
             logger.warning("%s: no snapshot of the publishers: %s", self._key, fault)
@@ -200,7 +198,7 @@ class PublisherSequences:
     def forget(self) -> None:
         """Remove the snapshot, and write no other one: the stream was deleted."""
         self._forgotten = True
-        self._log.state.drop(self._kind.namespace, self._key)
+        self.log.state.drop(self.kind.namespace, self._key)
 
 
 class Sequences:

@@ -35,9 +35,8 @@ from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.batch_headers import headers_of_rows
 from spark_streams.log.format.batching import encode_records
-from spark_streams.log.format.record_batch import Body, Header
+from spark_streams.log.format.record_batch import NO_TIMESTAMP, Body, Header
 from spark_streams.log.format.records import Records, record_headers
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.files import write_atomically
 from spark_streams.log.storage.partition import Partition
 

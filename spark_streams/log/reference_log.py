@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import shutil
 import tempfile
@@ -22,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -33,12 +32,11 @@ from spark_streams.log.names import Names
 from spark_streams.log.names import partition_names as names_of_partitions
 from spark_streams.log.search import first_matching
 from spark_streams.log.state_store import StateStore
-from spark_streams.log.storage.files import make_directory, sync_directory
+from spark_streams.log.storage.files import logger, make_directory, sync_directory
 from spark_streams.log.storage.partition import Partition
-from spark_streams.log.stream import Stream, load_stream, new_stream
+from spark_streams.log.stream import Stream, call_all, load_stream, new_stream
 from spark_streams.log.stream_metadata import MAX_PARTITION_NAME_BYTES, folder_name
 
-logger = logging.getLogger("spark_streams.log")
 _DELETED = ".deleted-"
 
 
@@ -47,7 +45,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class ReferenceLog:
+class ReferenceLog(AbstractContextManager["ReferenceLog"]):
     """A durable, partitioned log, which the server's doors serve.
 
     Args:
@@ -91,7 +89,7 @@ class ReferenceLog:
             sync_directory(self.data_dir)  # streams sync their own folders; this entry leads to them
             self.state = StateStore(self.data_dir / "state.sqlite", power_safe=self.config.fsync == "always")
             resources.callback(self.state.close)
-            resources.callback(self._close_streams)
+            resources.callback(lambda: call_all(stream.close for stream in self._streams.values()))
             self._load()
             self._resources = resources.pop_all()
         self._upkeep = threading.Thread(target=self._keep_up, name="spark-streams-log-upkeep", daemon=True)
@@ -107,11 +105,6 @@ class ReferenceLog:
                 f"the data directory {self.data_dir} is open in another process: stop the server that uses it, or "
                 "give this one a directory of its own"
             ) from None
-
-    def _close_streams(self) -> None:
-        with ExitStack() as stack:  # the others are closed when one fails
-            for stream in self._streams.values():
-                stack.callback(stream.close)
 
     def _load(self) -> None:
         for folder in sorted(self._root.iterdir()):
@@ -367,9 +360,7 @@ class ReferenceLog:
 
     def sync(self) -> None:
         """Force everything that has been appended to the disk."""
-        with ExitStack() as stack:  # the others are synced when one fails
-            for partition in self._partitions():
-                stack.callback(partition.sync)
+        call_all(partition.sync for partition in self._partitions())
 
     def _partitions(self) -> list[Partition]:
         return [partition for stream in self.streams() for partition in stream.partitions.values()]
@@ -377,9 +368,7 @@ class ReferenceLog:
     def enforce_retention(self) -> int:
         """Remove the segments that retention no longer keeps; return how many."""
         removed: list[int] = []
-        with ExitStack() as stack:  # the others make room when one fails
-            for partition in self._partitions():
-                stack.callback(lambda each: removed.append(each.enforce_retention()), partition)
+        call_all(partial(lambda each: removed.append(each.enforce_retention()), each) for each in self._partitions())
         return sum(removed)
 
     def close(self) -> None:
@@ -390,9 +379,6 @@ class ReferenceLog:
         self._upkeep.join()
         with self._changes:
             self._resources.close()
-
-    def __enter__(self) -> ReferenceLog:
-        return self
 
     def __exit__(self, *fault: object) -> None:
         self.close()

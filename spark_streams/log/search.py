@@ -24,8 +24,8 @@ from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.filters.split import Inexpressible, Split, split
 from spark_streams.filters.tree import OFFSET, PARTITION, PUBLISH_TIME, Expression, Predicate, Reference
 from spark_streams.filters.tree import ValueType as Type
+from spark_streams.log.format.record_batch import NO_TIMESTAMP
 from spark_streams.log.format.records import Records, message_columns_of
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.partition import Partition
 from spark_streams.offsets import offset_column
 
@@ -111,6 +111,7 @@ class Search:
         expression: the filter; None: every record matches.
 
     Attributes:
+        expression: as it was given.
         bounds: where the records are that may match.
 
     Raises:
@@ -119,18 +120,13 @@ class Search:
 
     def __init__(self, partition: Partition, expression: Expression | None) -> None:
         self._partition = partition
-        self._expression = expression
+        self.expression = expression
         self._needed: tuple[str, ...] = ()
         self.bounds = SearchRange()
         if expression is not None:
             check(expression)
             self._needed = columns_needed(expression)
             self.bounds = search_range_of(expression)
-
-    @property
-    def everything(self) -> bool:
-        """Whether every record matches."""
-        return self._expression is None
 
     def skipped(self, offset: int) -> int:
         """Return the first offset, from one on, where a record may match by the time indexes; no record is read.
@@ -157,18 +153,16 @@ class Search:
         """
         offset = self.skipped(offset)
         records = self._partition.read(offset, size or BLOCK_BYTES) if offset < end else None
-        if records is None:
-            return Block(_NONE, end, 0, 0)
-        records = records.slice(0, int(np.searchsorted(records.offsets, end)))
-        count = len(records)
-        if not count:
+        if records is not None:
+            records = records.slice(0, int(np.searchsorted(records.offsets, end)))
+        if not records:
             return Block(_NONE, end, 0, 0)
         following = int(records.offsets[-1]) + 1
         read = int(records.value_ends[-1] - records.value_starts[0])
-        if self._expression is None:
-            return Block(records, following, count, read)
-        matching = _matching(records, self._expression, self._needed, self._partition.id)
-        return Block(records.take(np.flatnonzero(np.asarray(matching))), following, count, read)
+        if self.expression is None:
+            return Block(records, following, len(records), read)
+        matching = _matching(records, self.expression, self._needed, self._partition.id)
+        return Block(records.take(np.flatnonzero(np.asarray(matching))), following, len(records), read)
 
 
 def _matching(records: Records, expression: Expression, needed: tuple[str, ...], partition: str) -> pa.BooleanArray:

@@ -8,7 +8,6 @@ bit must not resume a link at another position.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sqlite3
 import struct
@@ -20,14 +19,11 @@ from pathlib import Path
 import google_crc32c
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.storage.files import OpenFile
-
-logger = logging.getLogger("spark_streams.log")
+from spark_streams.log.storage.files import OpenFile, logger
 
 _CRC = struct.Struct(">I")
 # As bytes, whatever type a flipped bit gave them: SQLite refuses to hand out a text that is no UTF-8.
-_KEY = "CAST(key AS BLOB)"
-_VALUE = "CAST(value AS BLOB)"
+_SELECT = "SELECT CAST(key AS BLOB), CAST(value AS BLOB) FROM state WHERE namespace=?"
 
 
 def _crc(namespace: str, key: str, value: bytes) -> bytes:
@@ -107,8 +103,8 @@ class StateStore:
     def get(self, namespace: str, key: str) -> bytes | None:
         """Return the value, or None."""
         with self._use() as db:
-            row = db.execute(f"SELECT {_VALUE} FROM state WHERE namespace=? AND key=?", (namespace, key)).fetchone()
-        return None if row is None else self._checked(namespace, key, row[0])
+            row = db.execute(f"{_SELECT} AND key=?", (namespace, key)).fetchone()
+        return None if row is None else self._checked(namespace, key, row[1])
 
     def put(self, namespace: str, key: str, value: bytes) -> None:
         """Set the value."""
@@ -147,9 +143,7 @@ class StateStore:
     def items(self, namespace: str) -> list[tuple[str, bytes]]:
         """Return all keys and values of a namespace, by key."""
         with self._use() as db:
-            rows = db.execute(
-                f"SELECT {_KEY}, {_VALUE} FROM state WHERE namespace=? ORDER BY key", (namespace,)
-            ).fetchall()
+            rows = db.execute(f"{_SELECT} ORDER BY key", (namespace,)).fetchall()
         # A damaged key that is no UTF-8 becomes another one, whose value then fails its check.
         named = [((key or b"").decode(errors="replace"), stored) for key, stored in rows]
         return [(key, self._checked(namespace, key, stored)) for key, stored in named]
@@ -163,11 +157,8 @@ class StateStore:
         after = b""
         while True:
             with self._use() as db:
-                rows = db.execute(
-                    f"SELECT {_KEY}, {_VALUE} FROM state WHERE namespace=? AND key>CAST(? AS TEXT) "
-                    "ORDER BY key LIMIT ?",
-                    (namespace, after, at_once),
-                ).fetchall()
+                page = (namespace, after, at_once)
+                rows = db.execute(f"{_SELECT} AND key>CAST(? AS TEXT) ORDER BY key LIMIT ?", page).fetchall()
             for key, stored in rows:
                 after = key or b""
                 name = after.decode(errors="replace")

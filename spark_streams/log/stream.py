@@ -6,12 +6,11 @@ folders of partitions behind that the metadata do not know; the next start remov
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,7 @@ from types import MappingProxyType
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.partition_tree import KeyTree, PartitionTree, child_of_key
 from spark_streams.log.redistribution import Redistribution, SplitHistory
-from spark_streams.log.storage.files import OpenFile, make_directory, sync_directory
+from spark_streams.log.storage.files import OpenFile, logger, make_directory, sync_directory
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.storage.segment import LOG_SUFFIX
 from spark_streams.log.stream_metadata import SPLITS, StreamMetadata
@@ -28,8 +27,6 @@ from spark_streams.offsets import format_offset
 
 OpenPartition = Callable[[Path, str, str, StreamConfig], Partition]
 """It opens a partition: its folder, the stream's name, the partition's identifier, the stream's settings."""
-
-logger = logging.getLogger("spark_streams.log")
 
 
 class Stream:
@@ -251,7 +248,7 @@ class Stream:
             OSError: they could not be written; the old ones are in effect.
         """
         try:
-            noted = self.partition_names, self.created_ms, self.maker
+            noted = self.created_ms, self.partition_names, self.maker
             StreamMetadata(self.name, self.incarnation, self.config, tree, *noted).write(self.folder)
         except OSError:
             # The file may be the new one all the same, and the next start reads it.
@@ -274,13 +271,18 @@ class Stream:
         Raises:
             OSError: the system refused for one of them; all are closed all the same.
         """
-        with ExitStack() as stack:
-            for partition in self._partitions.values():
-                stack.callback(partition.close)
+        call_all(partition.close for partition in self._partitions.values())
 
     def discard(self) -> None:
         """Close the partitions without forcing anything to the disk: the stream is being deleted."""
         _discard(self._partitions)
+
+
+def call_all(functions: Iterable[Callable[[], object]]) -> None:
+    """Call functions, the others too when one fails; raise its error when all were called."""
+    with ExitStack() as stack:
+        for function in functions:
+            stack.callback(function)
 
 
 def _discard(partitions: Mapping[str, Partition]) -> None:
@@ -322,7 +324,7 @@ def new_stream(
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         now_ms = time.time_ns() // 1_000_000
-        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names, now_ms, maker)
+        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, now_ms, partition_names, maker)
         stream = Stream(folder, metadata, open_partition)
         undo.callback(stream.discard)
         metadata.write(folder)

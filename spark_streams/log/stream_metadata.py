@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import google_crc32c
+import msgspec
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log.config import StreamConfig
@@ -46,8 +47,7 @@ def folder_name(name: str) -> str:
     return encoded
 
 
-@dataclasses.dataclass(frozen=True)
-class StreamMetadata:
+class StreamMetadata(msgspec.Struct, frozen=True, omit_defaults=True, rename={"tree": "partitions"}):
     """The content of ``stream.json``.
 
     Args:
@@ -55,8 +55,8 @@ class StreamMetadata:
         incarnation: an identifier that every creation of a stream makes.
         config: the stream's settings.
         tree: the partitions that there are and were.
-        partition_names: the names that clients of RabbitMQ gave the first partitions; None when they gave none.
         created_ms: when it was created, in ms since the epoch.
+        partition_names: the names that clients of RabbitMQ gave the first partitions; None when they gave none.
         maker: the user who made it, for whose share of the log's partitions it counts; None: it counts for nobody.
     """
 
@@ -64,8 +64,8 @@ class StreamMetadata:
     incarnation: str
     config: StreamConfig
     tree: PartitionTree
-    partition_names: tuple[str, ...] | None
     created_ms: int
+    partition_names: tuple[str, ...] | None = None
     maker: str | None = None
 
     def write(self, folder: Path) -> None:
@@ -74,19 +74,9 @@ class StreamMetadata:
         Raises:
             OSError: the system refused.
         """
-        partitions = self.tree.to_metadata()
-        content: dict[str, Any] = {
-            "version": METADATA_VERSION if isinstance(partitions, int) else SPLIT_METADATA_VERSION,
-            "name": self.name,
-            "incarnation": self.incarnation,
-            "partitions": partitions,
-            "config": dataclasses.asdict(self.config),
-            "created_ms": self.created_ms,
-        }
-        if self.partition_names is not None:
-            content["partition_names"] = list(self.partition_names)
-        if self.maker is not None:
-            content["maker"] = self.maker
+        content = msgspec.to_builtins(self, enc_hook=PartitionTree.to_metadata)
+        split = not isinstance(content["partitions"], int)
+        content["version"] = SPLIT_METADATA_VERSION if split else METADATA_VERSION
         content["crc32c"] = _checksum(content)
         write_atomically(folder / METADATA_FILE, json.dumps(content, indent=1).encode())
 
@@ -111,21 +101,17 @@ class StreamMetadata:
             if unknown:
                 # Going on without it could remove or store records against the settings of the stream's owner.
                 raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
-            tree = PartitionTree.from_metadata(content["partitions"])
-            if folder_name(content["name"]) != folder.name:
-                raise ValueError(f"the folder is another stream's than '{content['name']}'")
-            for node in tree.nodes.values():
+            metadata = msgspec.convert(content, cls, dec_hook=lambda _, tree: PartitionTree.from_metadata(tree))
+            if folder_name(metadata.name) != folder.name:
+                raise ValueError(f"the folder is another stream's than '{metadata.name}'")
+            for node in metadata.tree.nodes.values():
                 if node.gone and not (folder / SPLITS / node.id).is_file():
                     raise ValueError(f"what is known about the split of partition {node.id} is missing")
-            for name in tree.ids:
+            for name in metadata.tree.ids:
                 if not (folder / name).is_dir():
-                    raise ValueError(
-                        f"it counts {len(tree.ids)} partitions, and the folder of partition {name} is missing"
-                    )
-            names = content.get("partition_names")
-            given = None if names is None else tuple(map(str, names))
-            config, noted = StreamConfig(**content["config"]), (content["created_ms"], content.get("maker"))
-            return cls(content["name"], content["incarnation"], config, tree, given, *noted)
+                    count = len(metadata.tree.ids)
+                    raise ValueError(f"it counts {count} partitions, and the folder of partition {name} is missing")
+            return metadata
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
             raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
 

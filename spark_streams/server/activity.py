@@ -12,7 +12,6 @@ A reader is a link, a subscription, or a connection that fetches; one of several
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -122,6 +121,8 @@ class StoredOffset:
 
 
 Item = ConnectionInfo | ReaderInfo | WriterInfo | StoredOffset
+Who = tuple[str, str, str]
+"""The door, the peer and the user of what a connection has."""
 
 
 def peer_text(address: Any) -> str:
@@ -135,11 +136,6 @@ def peer_text(address: Any) -> str:
 def client_text(*words: object) -> str:
     """Return a peer's own description as one short line; words that are None or empty are left out."""
     return one_line(" ".join(f"{word:.{MOST_TEXT}}" for word in map(str, filter(None, words))))[:MOST_TEXT]
-
-
-def in_order(connections: Iterable[Any]) -> list[Any]:
-    """Return connections, the oldest first, so that the pages of a list stay as they are."""
-    return sorted(connections, key=lambda connection: (connection.since_ms, connection.address))
 
 
 def behind(log: ReferenceLog, stream: str, partition: str, next_offset: int | None) -> int | None:

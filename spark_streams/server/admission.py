@@ -13,7 +13,6 @@ well-behaved peer needs milliseconds, so the one that is dropped is slow. Establ
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
 import socket
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_streams.redaction import one_line
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.turns import Timer
 from spark_streams.server.users import Guesses
@@ -35,8 +34,6 @@ SHARE_OF_DESCRIPTORS: Final = 0.75
 KEEPALIVE_IDLE_S: Final = 60
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
-
-logger = logging.getLogger("spark_streams.server")
 
 
 def allow_descriptors(connections: int, files: int) -> None:

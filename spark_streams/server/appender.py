@@ -27,15 +27,13 @@ from spark_streams.log import Appended, Partition
 from spark_streams.log.format.batching import Notes, is_large
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 
 _NONE: Final = pa.array([], pa.large_binary())
 _THREADS: Final = 4
 COMPLAIN_S: Final = 1.0
 """How often a partition's failed appends are logged, in seconds."""
 _complained: Final[WeakKeyDictionary[Partition, float]] = WeakKeyDictionary()
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class RefusalReason(Enum):
@@ -284,16 +282,15 @@ def _group_sizes(batch: Batch) -> NDArray[np.int64]:
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Return the groups of a batch, or its events, as two batches."""
-    groups = batch.groups
-    at = len(batch.values) // 2 if groups is None else int(groups[: len(groups) // 2].sum())
+    """Return the groups of a batch as two batches."""
+    groups = _group_sizes(batch)
+    half = len(groups) // 2
+    at = int(groups[:half].sum())
     first, rest = (
-        replace(batch, values=batch.values[part], keys=batch.keys[part], timestamps=batch.timestamps[part])
-        for part in (slice(at), slice(at, None))
+        replace(batch, values=batch.values[of], keys=batch.keys[of], timestamps=batch.timestamps[of], groups=sizes)
+        for of, sizes in ((slice(at), groups[:half]), (slice(at, None), groups[half:]))
     )
-    if groups is None:
-        return first, rest
-    return replace(first, groups=groups[: len(groups) // 2]), replace(rest, groups=groups[len(groups) // 2 :])
+    return first, rest
 
 
 def _store(partition: Partition, batch: Batch) -> list[Outcome]:

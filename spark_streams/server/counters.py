@@ -1,4 +1,4 @@
-"""Counts the work of a door: for ``/metrics`` of the log's window, and for other readers.
+"""Counts the work of a door, for ``/metrics`` of the log's window and other readers, and names the server's logger.
 
 A door always counts, whether or not anybody asks: an addition for each batch, chunk or request, none for an event. It
 counts on the server's loop alone, so nothing here is locked; another thread may read a number, and not a mapping.
@@ -6,11 +6,15 @@ counts on the server's loop alone, so nothing here is locked; another thread may
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+logger: Final = logging.getLogger("spark_streams.server")
+"""For what people are told of the server and its doors."""
 SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper ends of a histogram's buckets, inclusive: an append in memory takes the first ones, one that waits for the
 disk the middle ones."""
@@ -69,7 +73,7 @@ class DoorCounters:
     delivered_bytes: int = 0
     refused_events: Counter[str] = field(default_factory=Counter)
     appends: Histogram = field(default_factory=Histogram)
-    requests: dict[tuple[str, str], Histogram] = field(default_factory=dict)
+    requests: dict[tuple[str, str], Histogram] = field(default_factory=partial(defaultdict, Histogram))
 
     def answered(self, method: str, status: int, seconds: float) -> None:
         """Count an HTTP request.
@@ -80,7 +84,4 @@ class DoorCounters:
             seconds: how long it took.
         """
         key = method if method in METHODS else OTHER_METHOD, f"{status // 100}xx"
-        found = self.requests.get(key)
-        if found is None:
-            found = self.requests[key] = Histogram()
-        found.observe(seconds)
+        self.requests[key].observe(seconds)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
+import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import with_doors
-from spark_streams.server.activity import peer_text
+from spark_streams.server.activity import ConnectionInfo, Item, Who, peer_text
 from spark_streams.server.admission import ACCEPTED, BACKLOG, Admission, AdmissionControl, Entrance, Sockets
 from spark_streams.server.appender import Appender
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.tls import Handshakes, TlsTransport, tls_context
 from spark_streams.server.turns import Timer, Worker
-from spark_streams.server.write_timeout import WriteTimeout
 
 STOP_TIMEOUT_S = 2.0
 """How long peers may take to read the last frames at the end, in seconds."""
@@ -28,8 +28,6 @@ FOLLOW_INTERVAL_S: Final = 0.1
 """How often, in seconds, a node looks for changes of streams: the log does not report those of other doors."""
 LINGER_S: Final = 2.0
 """How long a peer may take to read the last frames of its connection, and to answer them, in seconds."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class DoorShut(OSError):
@@ -95,7 +93,7 @@ class TcpDoor:
 
     Attributes:
         counters: the counters of its work.
-        node: the ``DoorNode`` that the connections of a subclass share; None while the door is not open.
+        node: the state that the connections of a subclass share, such as a ``DoorNode``; None before the door is open.
     """
 
     descriptors = 1
@@ -167,6 +165,13 @@ class TcpDoor:
             connection.drop()
         await asyncio.sleep(0)
 
+    def activity(self) -> Iterator[Item]:
+        """Yield what is connected, what came first first, so that pages of it stay as they are; see ``activity.py``."""
+        there = [each for each in self.connections if getattr(each, "established", False)]  # one's own need not tell
+        for connection in sorted(there, key=lambda each: (each.since_ms, each.address)):
+            if connection.established:
+                yield from connection.told(self.name)
+
     async def close(self) -> None:
         """End the connections as ``end_connections`` does, and have the node write durable state."""
         await self.end_connections()
@@ -175,6 +180,7 @@ class TcpDoor:
             node.close()
 
 
+@dataclass(eq=False)
 class DoorNode(ABC):
     """A served log, for all connections of a ``TcpDoor``.
 
@@ -182,35 +188,24 @@ class DoorNode(ABC):
         log: the served log.
         config: the door's settings.
         loop: the server's.
-        counters: the door's.
-        thread: the name of the worker thread, as the system shows it.
+        counters: what the door has done.
 
     Attributes:
-        log: the served log.
-        config: the door's settings.
-        loop: the server's.
-        counters: what the door has done.
         connections: the open connections.
         appender: appends what producers send.
         worker: the worker thread, which has the longer work.
     """
 
-    def __init__(
-        self,
-        log: ReferenceLog,
-        config: DoorConfig,
-        loop: asyncio.AbstractEventLoop,
-        counters: DoorCounters,
-        thread: str,
-    ) -> None:
-        self.log = log
-        self.config = config
-        self.loop = loop
+    log: ReferenceLog
+    config: DoorConfig
+    loop: asyncio.AbstractEventLoop
+    counters: DoorCounters
+
+    def __post_init__(self) -> None:
         self.connections: set[Any] = set()
-        self.counters = counters
-        self.appender = Appender(loop, off_loop=log.config.fsync == "always", counters=counters)
-        self.worker = Worker(thread)
-        self._timer = Timer(loop)
+        self.appender = Appender(self.loop, self.log.config.fsync == "always", self.counters)
+        self.worker = Worker(f"spark-streams-{self.config.protocol}")
+        self._timer = Timer(self.loop)
 
     def add_connection(self, connection: TcpConnection) -> None:
         """Count a new connection, which removes itself from ``connections`` when it has ended."""
@@ -248,6 +243,8 @@ class TcpConnection(asyncio.Protocol, ABC):
         peer_host: the host of this address, None when it is not known.
         address: its host and port, for people.
         since_ms: when it connected, in ms since the epoch.
+        user: who signed in; empty before.
+        client: what the peer says of itself; empty before it says it.
     """
 
     def __init__(self, node: DoorNode, admission: Admission, write_buffer_bytes: int) -> None:
@@ -256,6 +253,7 @@ class TcpConnection(asyncio.Protocol, ABC):
         self.peer_host: str | None = None
         self.address = "?"
         self.since_ms = 0
+        self.user = self.client = ""
         self._admission = admission
         self._write_buffer_bytes = write_buffer_bytes
         self._transport: asyncio.Transport | None = None
@@ -280,6 +278,21 @@ class TcpConnection(asyncio.Protocol, ABC):
         """Whether the peer has introduced itself, and is served."""
         return self._admission.established
 
+    @property
+    def known_as(self) -> str:
+        """The peer's user, or users, for people."""
+        return self.user
+
+    def told(self, door: str) -> Iterator[Item]:
+        """Yield what those who look are told of it; ``door`` is the door's name."""
+        who = (door, self.address, self.known_as)
+        yield ConnectionInfo(*who, self.client, self.since_ms)
+        yield from self._uses(who)
+
+    @abstractmethod
+    def _uses(self, who: Who) -> Iterator[Item]:
+        """Yield its readers and writers."""
+
     def guarded(self, function: Callable[[], None]) -> None:
         """Call a function of this connection from outside of it: an error in it ends this connection only."""
         try:
@@ -298,3 +311,54 @@ class TcpConnection(asyncio.Protocol, ABC):
     @abstractmethod
     def drop(self) -> None:
         """Close the socket without waiting for the peer."""
+
+
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+def throw_away_unsent(transport: asyncio.Transport) -> None:
+    """Discard unsent bytes when the connection is cut, those in the system's memory too.
+
+    The peer sees a reset, so that it does not mistake the bytes that it got for all of them.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+class WriteTimeout:
+    """Drops a peer that reads nothing for too long, while the transport is full.
+
+    Args:
+        loop: the server's.
+        transport: the connection.
+        timeout_ms: how long the peer may read nothing.
+        drop: ends the connection at once.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, timeout_ms: int, drop: Callable[[], None]
+    ) -> None:
+        self._transport = transport
+        self._timeout_ms = timeout_ms
+        self._drop = drop
+        self._waiting = 0
+        self._timer = Timer(loop)
+
+    def start(self) -> None:
+        """Wait for the peer, because the transport is full."""
+        self._waiting = self._transport.get_write_buffer_size()
+        self._timer.start(self._timeout_ms / 1000, self._look)
+
+    def stop(self) -> None:
+        """Stop waiting for the peer."""
+        self._timer.stop()
+
+    def _look(self) -> None:
+        if self._transport.get_write_buffer_size() < self._waiting:
+            self.start()  # slow, and alive
+            return
+        peer = self._transport.get_extra_info("peername")
+        logger.info("%s: dropped, it took nothing for %d ms", peer, self._timeout_ms)
+        throw_away_unsent(self._transport)
+        self._drop()

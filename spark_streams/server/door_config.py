@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from spark_streams.log.config import expect_at_least
 from spark_streams.server.users import LOOPBACK, Permissions, host_name, is_loopback
 
 DEFAULT_USERS: Final[Mapping[str, str]] = {"guest": "guest"}
@@ -139,14 +140,3 @@ class DoorConfig:
     def _without_credentials(self) -> OpenAccess | None:
         """Return why peers need no credentials; None when all peers need them."""
         return None if self.tls_client_ca is not None or self.has_own_users else NO_USERS
-
-
-def expect_at_least(least: int, config: DoorConfig, *names: str) -> None:
-    """Check settings that are numbers, or None.
-
-    Raises:
-        ValueError: a setting is less than ``least``; the message names it.
-    """
-    for name in names:
-        if (value := getattr(config, name)) is not None and value < least:
-            raise ValueError(f"{name} is {value}, expected at least {least}")

@@ -5,14 +5,12 @@ The server checks all doors before any of them listens, because all serve the sa
 
 from __future__ import annotations
 
-import logging
 import socket
 
 from spark_streams.server.activity import peer_text
+from spark_streams.server.counters import logger
 from spark_streams.server.door_config import DoorConfig, OpenAccess
 from spark_streams.server.users import is_loopback
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class DoorExposed(ValueError):
@@ -25,18 +23,14 @@ class DoorExposed(ValueError):
     """
 
     def __init__(self, door: str, where: str, access: OpenAccess) -> None:
-        super().__init__(door, where, access)
+        wanted = "unset" if access.setting == "allow_anonymous" else "set"
+        super().__init__(
+            f"the door {door} would listen on {where}, which other machines reach, and {access.problem}: {wanted} "
+            f"{access.setting} of its settings, listen on 127.0.0.1, or set insecure to let in everybody"
+        )
         self.door = door
         self.where = where
         self.access = access
-
-    def __str__(self) -> str:
-        wanted = "unset" if self.access.setting == "allow_anonymous" else "set"
-        return (
-            f"the door {self.door} would listen on {self.where}, which other machines reach, and "
-            f"{self.access.problem}: {wanted} {self.access.setting} of its settings, listen on 127.0.0.1, or "
-            "set insecure to let in everybody"
-        )
 
 
 def exposed(door: str, settings: DoorConfig) -> DoorExposed | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.admission import Sockets
+from spark_streams.server.counters import logger
 from spark_streams.server.door import Door, DoorShut
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.doors import DoorArguments, doors_of
@@ -16,8 +16,6 @@ from spark_streams.server.exposure import may_listen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class LogServer:

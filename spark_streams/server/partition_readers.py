@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from spark_streams.log import Partition
@@ -62,6 +63,7 @@ class PartitionReader:
 R = TypeVar("R", bound=PartitionReader)
 
 
+@dataclass(eq=False)
 class PartitionReaders(Generic[R]):
     """The readers in use, one for each partition.
 
@@ -70,18 +72,15 @@ class PartitionReaders(Generic[R]):
         make: the class of the readers.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, make: Callable[[Partition, asyncio.AbstractEventLoop], R]
-    ) -> None:
-        self._loop = loop
-        self._make = make
-        self._readers: dict[int, R] = {}
+    loop: asyncio.AbstractEventLoop
+    make: Callable[[Partition, asyncio.AbstractEventLoop], R]
+    _readers: dict[int, R] = field(default_factory=dict, init=False)
 
     def use(self, partition: Partition) -> R:
         """Return the partition's reader; give it back with ``release``."""
         reader = self._readers.get(id(partition))
         if reader is None:
-            reader = self._readers[id(partition)] = self._make(partition, self._loop)
+            reader = self._readers[id(partition)] = self.make(partition, self.loop)
         reader.users += 1
         return reader
 

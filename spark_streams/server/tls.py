@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from spark_streams.server.admission import Admission
+from spark_streams.server.counters import logger
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.turns import Timer, Turn
 from spark_streams.server.users import peer_network
@@ -45,8 +45,6 @@ _SAME: Final = ("pause_reading", "get_write_buffer_size", "set_write_buffer_limi
 """The methods of a TLS transport that belong to the TCP connection alone."""
 NOBODY: Final = asyncio.Protocol()
 """Stands for the door's protocol before TLS is established, and after the connection is lost."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 def tls_context(config: DoorConfig) -> ssl.SSLContext | None:

@@ -11,9 +11,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_streams.log.config import StreamConfig
-from spark_streams.log.format.record_batch import FEW_RECORDS, BatchHeader, Body, Header, encode_batch, encode_few, seal
+from spark_streams.log.format.record_batch import (
+    FEW_RECORDS,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Body,
+    Header,
+    encode_batch,
+    encode_few,
+    seal,
+    to_stored,
+)
 from spark_streams.log.format.record_encode import lengths_of
-from spark_streams.log.format.timestamps import NO_TIMESTAMP, to_stored
 
 RECORD_BYTES = 8
 """About how many bytes a record without headers has besides its key and value."""

@@ -20,13 +20,9 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_streams.log.format.record_batch import HEADER_BYTES, BatchFault, BatchHeader
-from spark_streams.log.format.varint import decode_varint
-
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
+from spark_streams.log.format.varint import Bytes, Longs, decode_varint
 
 FEW_RECORDS: Final = 200
 """Fewer take no longer step by step than by guesses (measured: they meet between 100 and 250)."""

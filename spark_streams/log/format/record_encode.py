@@ -10,13 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.log.format.varint import encode_varints
+from spark_streams.log.format.varint import Longs, encode_varints
 from spark_streams.wire.columnar.arrays import layout
 
 NO_HEADERS: Final = b"\x00"
 """The end of a record without headers: their number."""
 
-Longs = npt.NDArray[np.int64]
 Column = tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]] | bytes
 """One varint for each row, as ``encode_varints`` gives them, or the same bytes in every row."""
 

@@ -6,19 +6,16 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.log.format.record_batch import BatchFault, BatchHeader, Header
+from spark_streams.log.format.record_batch import BatchFault, BatchHeader, Header, from_stored
 from spark_streams.log.format.record_bounds import record_bounds
-from spark_streams.log.format.timestamps import from_stored
-from spark_streams.log.format.varint import decode_varint, decode_varints
+from spark_streams.log.format.varint import Longs, decode_varint, decode_varints
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
 
-Longs = npt.NDArray[np.int64]
 Rows = slice | Longs
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import weakref
 from pathlib import Path
 from typing import Final
 
+logger: Final = logging.getLogger("spark_streams.log")
+"""For what people are told of the log and its files."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_AHEAD_BYTES = 1 << 20
 HEADERS_AHEAD_BYTES = 16 << 10
@@ -73,11 +76,8 @@ def make_directory(path: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Force a folder's entries (creations, renames, removals) to the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    file = OpenFile(path, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(file.fd)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

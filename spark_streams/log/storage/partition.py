@@ -8,7 +8,6 @@ they survive kill -9 of the process. They survive a power cut too once ``sync`` 
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,10 +22,9 @@ from spark_streams.errors import PartitionEnded
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.batching import Notes, encode_records, place
 from spark_streams.log.format.record_batch import BatchHeader, Body
+from spark_streams.log.storage.files import logger
 from spark_streams.log.storage.readable_partition import ReadablePartition
 from spark_streams.log.storage.segments import Segments
-
-logger = logging.getLogger("spark_streams.log")
 
 Observer = Callable[[pa.LargeBinaryArray, Sequence[tuple[BatchHeader, bytes]]], None]
 """It takes the values of an append, and the batches that hold them, header and bytes, in their order."""

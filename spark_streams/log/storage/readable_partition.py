@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from spark_streams.errors import CorruptLog, LogError
+from spark_streams.log.format.record_batch import NO_TIMESTAMP
 from spark_streams.log.format.records import Records
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.batch_walk import StoredBatch, last_of_segment, walk_segment
 from spark_streams.log.storage.segment import Segment
 from spark_streams.log.storage.segments import Segments, index_of_offset

@@ -30,7 +30,6 @@ with E the acknowledged end:
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import struct
 import threading
@@ -53,11 +52,9 @@ from spark_streams.log.format.record_batch import (
     parse_header,
     verify,
 )
-from spark_streams.log.storage.files import OpenFile, ReadAhead, sync_directory, write_all
+from spark_streams.log.storage.files import OpenFile, ReadAhead, logger, sync_directory, write_all
 from spark_streams.log.storage.segment import LOG_SUFFIX, Segment
 from spark_streams.offsets import format_offset
-
-logger = logging.getLogger("spark_streams.log")
 
 _POINT = struct.Struct(">qqq16s")
 _CRC = struct.Struct(">I")

@@ -6,7 +6,6 @@ without gaps. Closed segments never change; their CRCs are checked whenever they
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from spark_streams.errors import CorruptLog
 from spark_streams.log.format.record_batch import (
     HEADER_BYTES,
+    NO_TIMESTAMP,
     BatchFault,
     BatchHeader,
     batch_max_timestamp,
@@ -24,8 +24,7 @@ from spark_streams.log.format.record_batch import (
     verify,
 )
 from spark_streams.log.format.records import Records, decode_batches
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
-from spark_streams.log.storage.files import HEADERS_AHEAD_BYTES, OpenFile, ReadAhead, read_exactly, write_all
+from spark_streams.log.storage.files import HEADERS_AHEAD_BYTES, OpenFile, ReadAhead, logger, read_exactly, write_all
 from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex
 from spark_streams.offsets import format_offset
 
@@ -33,8 +32,6 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 KEPT_INDEXES = 32
 """Indexes of closed segments that stay in memory, in all logs of the process: 0.4 MB each for 64 MiB segments."""
-
-logger = logging.getLogger("spark_streams.log")
 
 
 class _Visible(NamedTuple):

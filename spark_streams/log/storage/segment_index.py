@@ -20,7 +20,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
+from spark_streams.log.format.record_batch import NO_TIMESTAMP
 from spark_streams.log.storage.files import write_atomically
 
 _MAGIC = 0x53534958

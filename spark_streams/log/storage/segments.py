@@ -7,7 +7,6 @@ step that the system refuses takes the append back.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
@@ -16,11 +15,9 @@ from typing import Final
 
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.record_batch import BatchHeader
-from spark_streams.log.storage.files import make_directory, sync_directory
+from spark_streams.log.storage.files import logger, make_directory, sync_directory
 from spark_streams.log.storage.recovery import RecoveryPointFile, open_segments
 from spark_streams.log.storage.segment import Segment
-
-logger = logging.getLogger("spark_streams.log")
 
 _BASE_OFFSET: Final = attrgetter("base_offset")
 

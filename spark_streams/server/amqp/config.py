@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
+from spark_streams.log.config import check_choices
 from spark_streams.server.door_config import DoorConfig, OpenAccess
 
 MIN_FRAME_BYTES: Final = 512
@@ -113,8 +114,7 @@ class AmqpConfig(LinkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unassigned not in ("reject", "wait"):
-            raise ValueError(f"unassigned is {self.unassigned!r}, expected 'reject' or 'wait'")
+        check_choices(self)
 
     @property
     def open_access(self) -> OpenAccess | None:

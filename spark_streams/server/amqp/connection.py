@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.server.activity import client_text
+from spark_streams.server.activity import Item, Who, client_text
 from spark_streams.server.admission import Admission
-from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
+from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkConnection, LinkResources
 from spark_streams.server.amqp.error_conditions import CONNECTION_FORCED, INTERNAL_ERROR
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.link_turns import IdleClock, LinkTurns
-from spark_streams.server.door import LINGER_S, TcpConnection
+from spark_streams.server.counters import logger
+from spark_streams.server.door import LINGER_S
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.endpoints import Condition, Endpoint, Half
 from spark_streams.wire.amqp.engine.engine import Engine, Options
@@ -35,10 +35,8 @@ from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT, Violation
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
 
-logger = logging.getLogger("spark_streams.server")
 
-
-class AmqpConnection(TcpConnection):
+class AmqpConnection(LinkConnection):
     """One connection of a door that speaks AMQP 1.0; a subclass answers what doors answer differently.
 
     Args:
@@ -49,42 +47,27 @@ class AmqpConnection(TcpConnection):
         config: the door's settings.
         links: its links.
         turns: whose turn it is.
-        user: the peer's user, once SASL is over.
         container: the peer's container-id, once it has opened the connection.
     """
-
-    node: LinkResources
 
     def __init__(self, node: LinkResources, admission: Admission) -> None:
         super().__init__(node, admission, WRITE_BUFFER_BYTES)
         self.config = node.config
         self.turns = LinkTurns(self._queue_turn, node.config.session_bytes)
         self.links = ConnectionLinks(self)
-        self.user = self.container = ""
+        self.container = ""
         self._handshake: Handshake
         self._engine: Engine | None = None
         self._closing = False
         self._turn_queued = False
         self._parts: Iterator[Endpoint | None] | None = None
         """The received bytes that are not processed yet; nothing more is read from the socket meanwhile."""
-        self._client: str | None = None
         self._clock = IdleClock(node.loop, lambda: self.guarded(self._turn))
 
-    @property
-    def known_as(self) -> str:
-        """The peer's user, or users, for people."""
-        return self.user
-
-    @property
-    def client(self) -> str:
-        """The peer's own description, from its open: product, version, and container-id."""
-        if self._client is None and self._engine is not None:
-            try:
-                told = self._engine.properties
-            except RemoteProtocolError:
-                told = {}  # the peer sent nothing that can be read
-            self._client = client_text(told.get("product"), told.get("version"), self.container)
-        return self._client or ""
+    def _uses(self, who: Who) -> Iterator[Item]:
+        for link in self.links.served:
+            if link.stream and not link.ended:
+                yield from link.told(who)
 
     # --- asyncio's side
 
@@ -300,6 +283,11 @@ class AmqpConnection(TcpConnection):
             self._engine.close()
         elif self._engine is not None:
             self.container = self._engine.container
+            try:
+                told = self._engine.properties
+            except RemoteProtocolError:
+                told = {}  # it says nothing that can be read
+            self.client = client_text(told.get("product"), told.get("version"), self.container)
             self._engine.open()
             self._opened()
 

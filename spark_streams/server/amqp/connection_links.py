@@ -6,50 +6,37 @@
 from __future__ import annotations
 
 import abc
-import asyncio
 import functools
-import logging
 import uuid
-from collections.abc import Callable
-from typing import ClassVar, Protocol
+from collections.abc import Iterable
+from typing import ClassVar
 
-from spark_streams.errors import LocalProtocolError, RemoteProtocolError, UnknownStream
-from spark_streams.log import ReferenceLog, Stream
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.log import Stream
+from spark_streams.server.activity import Item, Who
 from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.amqp.error_conditions import RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_turns import LinkTurns
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.transfer_block import BlockReader, TransferBlock
-from spark_streams.server.counters import DoorCounters
-from spark_streams.server.door import DoorNode
+from spark_streams.server.counters import logger
+from spark_streams.server.door import DoorNode, TcpConnection
 from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.wire.amqp.engine.endpoints import Half
 from spark_streams.wire.amqp.engine.links import Link, Session
 from spark_streams.wire.amqp.engine.session import DECODE_ERROR, RESOURCE_LIMIT
 
-logger = logging.getLogger("spark_streams.server")
 
-
-class LinkConnection(Protocol):
+class LinkConnection(TcpConnection):
     """A connection, as its links use it; see ``AmqpConnection``."""
 
-    user: str
+    node: LinkResources
+    config: LinkConfig
     container: str
-    peer: str
     turns: LinkTurns
     links: ConnectionLinks
 
-    @property
-    def node(self) -> LinkResources:
-        """The node that links are attached to."""
-
-    @property
-    def config(self) -> LinkConfig:
-        """The door's settings."""
-
-    def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from outside of it."""
-
+    @abc.abstractmethod
     def close(self, name: str, description: str) -> None:
         """Close it with an error."""
 
@@ -57,35 +44,21 @@ class LinkConnection(Protocol):
 class LinkResources(DoorNode):
     """A node, as its connections and links use it: the objects that all of them share.
 
-    Args:
-        log: the served log.
-        config: the door's settings.
-        loop: the server's.
-        counters: the door's.
-        placement: which partitions are served here.
-        make_block: prepares stored events for the door's consumers.
-
     Attributes:
+        make_block: prepares stored events for the door's consumers.
         container: the server's container-id.
         readers: the readers of the partitions that consumers read.
         placement: which partitions are served here.
     """
 
     config: LinkConfig
+    make_block: ClassVar[type[TransferBlock]] = TransferBlock
 
-    def __init__(
-        self,
-        log: ReferenceLog,
-        config: LinkConfig,
-        loop: asyncio.AbstractEventLoop,
-        counters: DoorCounters,
-        placement: Placement,
-        make_block: type[TransferBlock] = TransferBlock,
-    ) -> None:
-        super().__init__(log, config, loop, counters, f"spark-streams-{config.protocol}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.container = f"spark-streams-{uuid.uuid4().hex}"
-        self.readers = PartitionReaders(loop, functools.partial(BlockReader, make_block=make_block))
-        self.placement = placement
+        self.readers = PartitionReaders(self.loop, functools.partial(BlockReader, make_block=self.make_block))
+        self.placement = Placement()
         self._known: dict[str, tuple[str, int]] = {}
 
     def attach(self, connection: LinkConnection, link: Link) -> None:
@@ -121,10 +94,8 @@ class LinkResources(DoorNode):
 
     def is_there(self, stream: str, incarnation: str) -> bool:
         """Return whether a stream is still the one that a link was attached to."""
-        try:
-            return self.log.stream(stream).incarnation == incarnation
-        except UnknownStream:
-            return False
+        found = self.log.find(stream)
+        return found is not None and found.incarnation == incarnation
 
     @property
     def _links(self) -> list[AttachedLink]:
@@ -136,11 +107,8 @@ class LinkResources(DoorNode):
         now: dict[str, tuple[str, int]] = {}
         links = self._links
         for name in {link.stream for link in links}:
-            try:
-                stream = self.log.stream(name)
-                now[name] = (stream.incarnation, len(stream.partitions))  # every change adds partitions
-            except UnknownStream:
-                now[name] = ("", 0)
+            stream = self.log.find(name)  # every change adds partitions
+            now[name] = ("", 0) if stream is None else (stream.incarnation, len(stream.partitions))
         for link in links:
             if link.incarnation != now[link.stream][0]:
                 deleted = LinkRefused(RESOURCE_DELETED, f"stream '{link.stream}' was deleted")
@@ -177,6 +145,7 @@ class ConnectionLinks:
     def serve(self, attached: AttachedLink) -> None:
         """Serve a link, or an attach that waits, from now on."""
         self._served[attached.link] = attached
+        attached.link.deliveries.owner = attached
         self._connection.turns.make_due(attached)
 
     def refuse(self, link: Link, refusal: LinkRefused) -> None:
@@ -272,6 +241,10 @@ class AttachedLink(abc.ABC):
     def serve(self) -> bool:
         """Do a bounded part of the work that is due; return whether there is more to do at once."""
 
+    def told(self, who: Who) -> Iterable[Item]:
+        """Return what those who look are told of a link of a log; see ``server/activity.py``."""
+        return ()
+
     def follow(self) -> None:  # noqa: B027  only links that events are sent on care
         """Handle a possible change of the log's partitions."""
 
@@ -288,9 +261,9 @@ class AttachedLink(abc.ABC):
             self.ended = True
             self._released(closed=closed)
 
-    @abc.abstractmethod
     def _released(self, *, closed: bool) -> None:
         """Release what the link holds."""
+        self.link.deliveries.drop()
 
     def fail(self, refusal: LinkRefused | None) -> None:
         """Close the link, with an error or without."""

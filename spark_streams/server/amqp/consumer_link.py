@@ -8,14 +8,13 @@ delivery-failed adds one to the header's delivery-count.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from spark_streams.server.amqp.attach_reply import to_consumer
-from spark_streams.server.amqp.attach_request import ConsumerAttach, ConsumerResources
+from spark_streams.server.amqp.attaches import ConsumerAttach, ConsumerResources, to_consumer
 from spark_streams.server.amqp.consumer_groups import Claim
-from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
+from spark_streams.server.amqp.durable_termini import Kept, Terminus, ranges
 from spark_streams.server.amqp.event_sender import EventSender
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.transfer_block import TransferBlock
@@ -46,34 +45,29 @@ class ConsumerLink(EventSender):
     node: ConsumerResources
 
     def __init__(self, attach: ConsumerAttach, bound: str | None, claim: Claim | None = None) -> None:
-        node = attach.node
-        super().__init__(
-            attach.connection,
-            attach.link,
-            attach.stream,
-            node.config.max_unsettled,
-            attach.link.max_message_bytes,
-        )
-        self.node = node
+        super().__init__(attach.connection, attach.link, attach.stream)
+        self._max_unsettled = self.node.config.max_unsettled
+        self._size_limit = attach.link.max_message_bytes
         resumed = attach.resume()
         answer = to_consumer(attach.link, attach.source, attach.filters, bound, claim, durable=attach.durable)
         attach.link.attach(answer)
-        self._deliveries.owner, self._deliveries.settled = self, self._settled
+        self._deliveries.settled = self._settled
         self.bound = bound
         self.claim = claim
         self.terminus: Terminus | None = None
         self._filters = attach.filters
         self._changed = False
         self._partition_count = len(attach.stream.partitions)
-        names = node.placement.here(attach.stream) if bound is None else [bound]
+        names = self.node.placement.here(attach.stream) if bound is None else [bound]
         self.set_positions({name: self._position(name, resumed) for name in names})
         if claim is not None:
             claim.end_owner = self.fail_from_outside
+            self.membership = claim.group.name, claim.group.user or "", claim.epoch
         if attach.durable:
             self.terminus = Terminus(attach.terminus_key, self.snapshot, self.fail_from_outside, attach.timeout_s)
             self.node.termini.activate(self.terminus)
 
-    def _position(self, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
+    def _position(self, name: str, resumed: Kept | None, *, added: bool = False) -> LinkPosition:
         """Return the position at which the link begins in a partition; ``_released`` gives its reader back.
 
         Args:
@@ -151,18 +145,14 @@ class ConsumerLink(EventSender):
         if self.terminus is not None:
             self.node.termini.changed(self.terminus)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Kept:
         """Return the state that a durable terminus keeps."""
         pending: dict[str, list[int]] = {p: [n for n, _ in c.again] for p, c in self.positions.items()}
         for sent in self._deliveries.session.of(self._deliveries):
             pending[sent.origin[0].reader.partition.id] += sent.unsettled_offsets.tolist()
-        return {
-            "incarnation": self.incarnation,
-            "filter": self._filters.fingerprint,
-            "partition": self.bound,
-            "positions": {p: [c.next_offset, c.latest] for p, c in self.positions.items()},
-            "pending": {p: ranges(sorted(offsets)) for p, offsets in pending.items() if offsets},
-        }
+        positions = {p: (c.next_offset, c.latest) for p, c in self.positions.items()}
+        again = {p: ranges(sorted(offsets)) for p, offsets in pending.items() if offsets}
+        return Kept(self.incarnation, self._filters.fingerprint, self.bound, positions, again)
 
     # --- what the node does
 

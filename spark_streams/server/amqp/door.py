@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.activity import Item, StoredOffset
+from spark_streams.server.activity import StoredOffset
 from spark_streams.server.admission import Sockets
-from spark_streams.server.amqp.activity import connected, stored
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.consumer_groups import epochs_in
+from spark_streams.server.amqp.durable_termini import kept_in
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.node import Node
 from spark_streams.server.door import TcpDoor
@@ -48,13 +49,25 @@ class AmqpDoor(TcpDoor):
     config: AmqpConfig
     node: Node | None
 
-    def activity(self) -> Iterator[Item]:
-        """Yield what is connected; see ``server/activity.py``."""
-        return iter(()) if self.node is None else connected(self.name, self.node)
-
     def stored(self) -> Iterator[StoredOffset]:
         """Yield what the log keeps of receivers; see ``server/activity.py``."""
-        return iter(()) if self.node is None else stored(self.name, self.node.log)
+        if self.node is None:
+            return
+        log = self.node.log
+        streams = {stream.incarnation: stream for stream in log.streams()}
+        for user, name, incarnation, positions in kept_in(log):
+            stream = streams.get(incarnation)
+            if stream is not None:
+                for partition, reached in positions.items():
+                    # A filter that lets no event through keeps the highest offset.
+                    there = stream.partitions.get(partition)
+                    at = (stream.name, partition, reached if there is None else min(reached, there.next_offset))
+                    yield StoredOffset(self.name, user, *at, name, user, None, "durable link")
+        for group, partition, epoch in epochs_in(log):
+            stream = streams.get(group.incarnation)
+            if stream is not None:
+                name, user = group.name, group.user or ""
+                yield StoredOffset(self.name, user, stream.name, partition, None, name, user, epoch, "consumer group")
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""

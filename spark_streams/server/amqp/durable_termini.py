@@ -15,14 +15,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.error_conditions import STOLEN, LinkRefused
+from spark_streams.server.counters import logger
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
 
@@ -32,22 +34,31 @@ RETRY_S: Final = 1.0
 """Seconds after which a write that the system refused is tried again."""
 _VERSION: Final = 1
 
-logger = logging.getLogger("spark_streams.server")
 
-
-@dataclass(frozen=True)
-class Resumed:
-    """The kept state of a terminus.
+class Kept(msgspec.Struct):
+    """The state of a terminus, as it is kept.
 
     Args:
+        incarnation: the log's.
+        filter: the fingerprint of the link's filters.
         partition: the partition that the link was bound to, or None.
         positions: partition to (offset of the next event to examine, offset that ``@latest`` means).
-        pending: partition to the events below its position that are to be sent again, ascending.
+        pending: partition to the events below its position that are to be sent again, ascending, as pairs of first and
+            last offset, both inclusive.
+        expires_ms: when it is forgotten, in ms since the epoch; None while it has a link, or is kept forever.
+        version: of this form.
     """
 
+    incarnation: str
+    filter: str
     partition: str | None
     positions: dict[str, tuple[int, int]]
-    pending: dict[str, list[int]]
+    pending: dict[str, list[tuple[int, int]]]
+    expires_ms: int | None = None
+    version: int = _VERSION
+
+    def _again(self, partition: str) -> list[int]:
+        return [n for first, last in self.pending.get(partition, ()) for n in range(first, last + 1)]
 
     def on(self, stream: Stream, name: str) -> tuple[tuple[int, int] | None, list[int]]:
         """Return the position in a partition and the events to send again, translated where it was split meanwhile.
@@ -56,12 +67,12 @@ class Resumed:
             CorruptLog: the record of the split fails its check.
         """
         if name in self.positions:
-            return self.positions[name], self.pending.get(name, [])
+            return self.positions[name], self._again(name)
         for origin in stream.partitions[name].cursor_from:
             if origin in self.positions:
                 here = functools.partial(stream.translate, name, origin)
                 position, latest = self.positions[origin]
-                moved = ((here(offset), here(offset + 1)) for offset in self.pending.get(origin, ()))
+                moved = ((here(offset), here(offset + 1)) for offset in self._again(origin))
                 return (here(position), here(latest)), [offset for offset, following in moved if offset < following]
         return None, []
 
@@ -72,26 +83,26 @@ class Terminus:
 
     Args:
         key: user, container-id and link name.
-        snapshot: returns the state to keep; see ``Termini.save``.
+        snapshot: returns the state to keep.
         displaced: ends the link when the same terminus is attached again.
         timeout_s: how long it is kept without a link; None: forever.
     """
 
     key: str
-    snapshot: Callable[[], dict[str, Any]]
+    snapshot: Callable[[], Kept]
     displaced: Callable[[LinkRefused], None]
     timeout_s: int | None
     dirty: bool = field(default=False)
 
 
-def ranges(numbers: Iterable[int]) -> list[list[int]]:
-    """Return ascending numbers as [first, last] pairs, both inclusive."""
-    found: list[list[int]] = []
+def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return ascending numbers as pairs of first and last, both inclusive."""
+    found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
-            found[-1][1] = number
+            found[-1] = (found[-1][0], number)
         else:
-            found.append([number, number])
+            found.append((number, number))
     return found
 
 
@@ -114,7 +125,7 @@ class Termini:
         self._of: dict[str, dict[str, tuple[str, int | None]]] = {}
         """User to the keys of its termini, each with the log's incarnation and when it expires."""
         for key, stored in log.state.items(NAMESPACE):
-            self._note(key, json.loads(stored))
+            self._note(key, msgspec.json.decode(stored, type=Kept))
         self._remove_old(self._of.values())
 
     @staticmethod
@@ -146,22 +157,13 @@ class Termini:
         if terminus is not None:
             terminus.displaced(LinkRefused(STOLEN, "the same container attached a link of this name again"))
 
-    def resume(self, key: str, incarnation: str, fingerprint: str) -> Resumed | None:
+    def resume(self, key: str, incarnation: str, fingerprint: str) -> Kept | None:
         """Return the kept state of a key; None when none fits the log and the filters of the link."""
         stored = self._unwritten[key] if key in self._unwritten else self._log.state.get(NAMESPACE, key)
-        if stored is None:
+        kept = None if stored is None else msgspec.json.decode(stored, type=Kept)
+        if kept is None or kept.version != _VERSION or _is_past(kept.expires_ms):
             return None
-        kept = json.loads(stored)
-        expires_ms = kept.get("expires_ms")
-        if kept["version"] != _VERSION or (expires_ms is not None and expires_ms < time.time() * 1000):
-            return None
-        if kept["incarnation"] != incarnation or kept["filter"] != fingerprint:
-            return None
-        return Resumed(
-            kept["partition"],
-            {p: (int(at), int(latest)) for p, (at, latest) in kept["positions"].items()},
-            {p: [n for first, last in pairs for n in range(first, last + 1)] for p, pairs in kept["pending"].items()},
-        )
+        return kept if (kept.incarnation, kept.filter) == (incarnation, fingerprint) else None
 
     def activate(self, terminus: Terminus) -> None:
         """Take a terminus into use, and write its state."""
@@ -181,19 +183,19 @@ class Termini:
         """Write the state of a terminus now.
 
         Args:
-            terminus: the terminus; its snapshot has the keys incarnation, filter, partition, positions and pending.
+            terminus: the terminus.
             suspended: whether its link has ended, so that its timeout begins.
         """
         terminus.dirty = False
-        kept = {"version": _VERSION, **terminus.snapshot()}
+        kept = terminus.snapshot()
         if suspended and terminus.timeout_s is not None:
-            kept["expires_ms"] = int(time.time() * 1000) + 1000 * terminus.timeout_s
+            kept.expires_ms = int(time.time() * 1000) + 1000 * terminus.timeout_s
         self._keep(terminus.key, kept)
 
-    def _keep(self, key: str, kept: dict[str, Any] | None) -> None:
+    def _keep(self, key: str, kept: Kept | None) -> None:
         """Note and write the state of a key; None deletes it."""
         self._note(key, kept)
-        self._write(key, None if kept is None else json.dumps(kept).encode())
+        self._write(key, None if kept is None else msgspec.json.encode(kept))
 
     def _write(self, key: str, content: bytes | None) -> None:
         """Write the state of a key; a write that the system refuses is tried again."""
@@ -222,20 +224,19 @@ class Termini:
         else:
             self.save(terminus, suspended=True)
 
-    def _note(self, key: str, kept: dict[str, Any] | None) -> None:
+    def _note(self, key: str, kept: Kept | None) -> None:
         """Count the termini of a user."""
         of_user = self._of.setdefault(_user(key), {})
         if kept is None:
             of_user.pop(key, None)
         else:
-            of_user[key] = (kept["incarnation"], kept.get("expires_ms"))
+            of_user[key] = (kept.incarnation, kept.expires_ms)
 
     def _remove_old(self, kept: Iterable[dict[str, tuple[str, int | None]]]) -> None:
         """Delete termini that timed out or whose stream is gone."""
-        now_ms = time.time() * 1000
         there = {stream.incarnation for stream in self._log.streams()}
         for key, (incarnation, expires_ms) in [entry for of_user in kept for entry in of_user.items()]:
-            if incarnation not in there or (expires_ms is not None and expires_ms < now_ms):
+            if incarnation not in there or _is_past(expires_ms):
                 self._keep(key, None)
 
     def close(self) -> None:
@@ -259,10 +260,13 @@ def kept_in(log: ReferenceLog) -> Iterator[tuple[str, str, str, dict[str, int]]]
     partition to the position there.
     """
     for key, stored in log.state.walk(NAMESPACE):
-        kept = json.loads(stored)
+        kept = msgspec.json.decode(stored, type=Kept)
         user, *names = json.loads(key)
-        positions = {partition: int(at) for partition, (at, _) in kept["positions"].items()}
-        yield user, "/".join(names), kept["incarnation"], positions
+        yield user, "/".join(names), kept.incarnation, {partition: at for partition, (at, _) in kept.positions.items()}
+
+
+def _is_past(expires_ms: int | None) -> bool:
+    return expires_ms is not None and expires_ms < time.time() * 1000
 
 
 def _user(key: str) -> str:

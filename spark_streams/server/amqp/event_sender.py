@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -12,11 +11,13 @@ import numpy as np
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
 from spark_streams.offsets import format_offset
+from spark_streams.server.activity import MOST_TEXT, Item, ReaderInfo, Who
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.amqp.transfer_block import TransferBlock
+from spark_streams.server.counters import logger
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import MESSAGE_TOO_LARGE
@@ -31,8 +32,6 @@ BLOCKS_PER_TURN: Final = 8
 """Blocks that a filter without matches may skip in one turn."""
 _UNLIMITED: Final = 1 << 62
 
-logger = logging.getLogger("spark_streams.server")
-
 
 class EventSender(AttachedLink):
     """A link on which the door sends events; each door defines its beginning, and the meaning of outcomes.
@@ -40,28 +39,25 @@ class EventSender(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
-        max_unsettled: with as many unsettled deliveries no more are sent.
-        size_limit: bytes of the largest transfer that the peer takes; 0 for any.
 
     Attributes:
         positions: partition to the link's position in it; a subclass sets them with ``set_positions``.
+        membership: its consumer group, or None, the user that this belongs to (empty: it is everybody's), and the
+            link's epoch, or None.
     """
 
-    def __init__(
-        self,
-        connection: LinkConnection,
-        link: Link,
-        stream: Stream,
-        max_unsettled: int = _UNLIMITED,
-        size_limit: int = 0,
-    ) -> None:
+    _max_unsettled = _UNLIMITED
+    """With as many unsettled deliveries no more are sent."""
+    _size_limit = 0
+    """Bytes of the largest transfer that the peer takes; 0 for any."""
+
+    def __init__(self, connection: LinkConnection, link: Link, stream: Stream) -> None:
         super().__init__(connection, link, stream)
         self.positions: dict[str, LinkPosition] = {}
+        self.membership: tuple[str | None, str, int | None] = (None, "", None)
         self._deliveries = link.outgoing
         self._deliveries.available = lambda: sum(position.available for position in self._order)
         self._log_stream = stream
-        self._max_unsettled = max_unsettled
-        self._size_limit = size_limit
         self._turn = 0
         self._order: list[LinkPosition] = []
 
@@ -69,6 +65,12 @@ class EventSender(AttachedLink):
         """Send from these positions; ``_released`` gives their readers back."""
         self.positions = dict(positions)
         self._order = list(self.positions.values())
+
+    def told(self, who: Who) -> Iterable[Item]:
+        """Return it as a reader of each of its partitions."""
+        name = self.link.name[:MOST_TEXT]
+        for part, (partition, position) in enumerate(list(self.positions.items())):
+            yield ReaderInfo(*who, self.stream, partition, position.reached, name, *self.membership, part)
 
     def serve(self) -> bool:
         """Send what credit, filters and limits allow, within one turn's share."""
@@ -222,4 +224,4 @@ class EventSender(AttachedLink):
             position.reader.remove_waiter(self._wake)
             self.node.readers.release(position.reader)
         self.set_positions({})
-        self._deliveries.drop()
+        super()._released(closed=closed)

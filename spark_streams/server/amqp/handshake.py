@@ -29,6 +29,7 @@ class Answer:
     failed: bool = False
 
 
+@dataclass(eq=False)
 class Handshake:
     """The server's side of the SASL layer.
 
@@ -40,27 +41,19 @@ class Handshake:
         skippable: whether peers may begin without SASL.
     """
 
-    def __init__(
-        self,
-        config: LinkConfig,
-        peer_host: str | None,
-        certificate: Mapping[str, Any] | None,
-        *,
-        anonymous: Sequence[str] = (),
-        skippable: bool = False,
-    ) -> None:
-        self._config = config
-        self._peer_host = peer_host
+    config: LinkConfig
+    peer_host: str | None
+    certificate: Mapping[str, Any] | None
+    anonymous: Sequence[str] = ()
+    skippable: bool = False
+
+    def __post_init__(self) -> None:
         self._kept_out = ""
-        identity = common_name(certificate)
-        if identity is not None and not config.admits(identity, peer_host):
+        identity = common_name(self.certificate)
+        if identity is not None and not self.config.admits(identity, self.peer_host):
             identity = None
-        mechanisms = ["EXTERNAL"] if identity is not None else []
-        if config.users:
-            mechanisms.append("PLAIN")
-        mechanisms += anonymous
-        self._anonymous, self._skippable = tuple(anonymous), skippable
-        self._sasl = SaslServer(mechanisms, self._check_plain, identity)
+        known = [*(["EXTERNAL"] if identity is not None else []), *(["PLAIN"] if self.config.users else [])]
+        self._sasl = SaslServer([*known, *self.anonymous], self._check_plain, identity)
 
     @property
     def user(self) -> str:
@@ -70,7 +63,7 @@ class Handshake:
     @property
     def proven(self) -> bool:
         """Whether the peer has proved who it is, once the layer is over."""
-        return self._sasl.mechanism is not None and self._sasl.mechanism not in self._anonymous
+        return self._sasl.mechanism is not None and self._sasl.mechanism not in self.anonymous
 
     def receive(self, received: bytes) -> Answer:
         """Take bytes from the peer; return the answer to them."""
@@ -82,14 +75,14 @@ class Handshake:
             return Answer(send, self._kept_out or "none that this door accepts", failed=True)
         if not self._sasl.done:
             return Answer(send)
-        if self._sasl.skipped and not self._skippable:
+        if self._sasl.skipped and not self.skippable:
             return Answer(SASL_HEADER, "it began without SASL, which is not configured")
         return Answer(send, leftover=self._sasl.leftover)
 
     def _check_plain(self, user: str, password: str) -> bool:
-        if not knows(self._config.users, user, password.encode()):
+        if not knows(self.config.users, user, password.encode()):
             return False
-        if not self._config.admits(user, self._peer_host):
+        if not self.config.admits(user, self.peer_host):
             self._kept_out = f"user '{user}' is one of loopback_users, who may come from this machine alone"
             return False
         return True

@@ -37,15 +37,12 @@ from itertools import islice
 from typing import Final
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import equal_range
-from spark_streams.server.amqp.attach_reply import to_reader
-from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
+from spark_streams.server.amqp.attaches import ConsumerResources, MessageLink
+from spark_streams.server.amqp.connection_links import LinkConnection
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.turns import Timer
@@ -53,7 +50,6 @@ from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
-from spark_streams.wire.columnar.interleave import Ranges
 
 POSITIONS: Final = "x-opt-positions"
 WITNESSES: Final = "x-opt-witnesses"
@@ -67,8 +63,6 @@ _AMQP_VALUE_SECTION: Final = b"\x00\x53\x77"
 _LIST32: Final = b"\xd0"
 _MAP32: Final = b"\xd1"
 _PARTITIONS: Final = encode_value("partitions")
-_NO_OFFSET: Final = np.zeros(1, np.int64)
-"""In the place of a message's offset: a description is not sent again."""
 
 
 def read_positions(link: Link, name: str = POSITIONS) -> dict[str, str]:
@@ -89,11 +83,6 @@ def read_positions(link: Link, name: str = POSITIONS) -> dict[str, str]:
     ):
         raise LinkRefused(INVALID_FIELD, f"link property {name}: expected a map of partition to offset")
     return {str(k): str(v) for k, v in positions.items()}
-
-
-def reads_named_only(link: Link) -> bool:
-    """Return whether a receiver's messages have only the partitions that its attach names."""
-    return link.properties.get(NAMED_ONLY) is True
 
 
 class Descriptions:
@@ -186,34 +175,25 @@ def _batch(partition: Partition, offset: str) -> StoredBatch | None:
         return None  # a receiver of the partition gets the error
 
 
-class InfoLink(AttachedLink):
+class InfoLink(MessageLink):
     """A sending link of the information source.
 
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log; None: the source is about the container.
         message: returns the encoded message about the present state.
-        config: the door's settings.
 
     Messages are sent settled where the receiver requests it. Otherwise each is settled when the receiver gives it any
     outcome: a description of the moment is not sent again.
     """
 
+    node: ConsumerResources
+
     def __init__(
-        self,
-        connection: LinkConnection,
-        link: Link,
-        stream: Stream | None,
-        message: Callable[[], bytes],
-        config: AmqpConfig,
+        self, connection: LinkConnection, link: Link, stream: Stream | None, message: Callable[[], bytes]
     ) -> None:
         super().__init__(connection, link, stream)
         self._message = message
-        self._deliveries = link.outgoing
-        self._deliveries.owner = self
-        link.attach(to_reader(link))
-        self._max_unsettled = config.max_unsettled
-        self._interval_s = config.info_interval_ms / 1000
         self._timer = Timer(asyncio.get_running_loop())
 
     def serve(self) -> bool:
@@ -223,23 +203,19 @@ class InfoLink(AttachedLink):
         deliveries = self._deliveries
         if not self.connection.turns.paused:
             if not deliveries.is_begun and self._may_send():
-                self._send()
+                self._send(self._message())
             deliveries.go_on(BYTES_PER_TURN)
         if self.connection.turns.paused or deliveries.is_begun:
             self.connection.turns.block(self)
         elif deliveries.draining:
             deliveries.give_back()
         elif self._may_send():
-            self._timer.start(self._interval_s, self.connection.turns.wake, self)
+            self._timer.start(self.node.config.info_interval_ms / 1000, self.connection.turns.wake, self)
         return False
 
     def _may_send(self) -> bool:
-        return self._deliveries.credit > 0 and self._deliveries.unsettled < self._max_unsettled
-
-    def _send(self) -> None:
-        message = np.frombuffer(self._message(), np.uint8)
-        self._deliveries.send(Ranges(message, np.zeros(1, np.int64), np.array([len(message)])), offsets=_NO_OFFSET)
+        return self._deliveries.credit > 0 and self._deliveries.unsettled < self.node.config.max_unsettled
 
     def _released(self, *, closed: bool) -> None:
         self._timer.stop()
-        self._deliveries.drop()
+        super()._released(closed=closed)

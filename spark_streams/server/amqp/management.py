@@ -23,7 +23,7 @@ from functools import partial
 from http import HTTPStatus
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
-from spark_streams.server.amqp.attach_request import stream_names
+from spark_streams.server.amqp.attaches import stream_names
 from spark_streams.server.amqp.connection_links import LinkResources
 from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED
 from spark_streams.server.amqp.requests import Reply, Request

@@ -5,12 +5,12 @@ Spec: Event Stream Extensions §3.2, §4; AMQP 1.0 part 2 §2.6.3 (refusal), par
 
 from __future__ import annotations
 
-import asyncio
 import functools
+from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
-from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.amqp.attach_request import (
+from spark_streams.server.activity import MOST_TEXT, Item, ReaderInfo, Who
+from spark_streams.server.amqp.attaches import (
     INFO_SUFFIX,
     ConsumerAttach,
     ConsumerResources,
@@ -18,65 +18,46 @@ from spark_streams.server.amqp.attach_request import (
     permitted_stream,
     read_attach_request,
 )
-from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.consumer_groups import Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
-from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused
 from spark_streams.server.amqp.info_link import (
+    NAMED_ONLY,
     STREAMS,
     WITNESSES,
     Descriptions,
     InfoLink,
     list_streams,
     read_positions,
-    reads_named_only,
 )
 from spark_streams.server.amqp.link_filters import read_filters
 from spark_streams.server.amqp.management import answer
 from spark_streams.server.amqp.producer_link import ProducerLink
 from spark_streams.server.amqp.requests import Replies, ReplyLink, RequestLink
-from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import NOT_ALLOWED
-from spark_streams.wire.amqp.engine.termini import COORDINATOR
 from spark_streams.wire.amqp.management import MANAGEMENT
 
 
 class Node(ConsumerResources):
-    """All logs of a container, for all its connections.
+    """All logs of a container, for all its connections; see ``DoorNode``."""
 
-    Args:
-        log: the served log.
-        config: the door's settings.
-        loop: the server's.
-        counters: the door's.
-    """
-
-    def __init__(
-        self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
-    ) -> None:
-        super().__init__(log, config, loop, counters)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._descriptions = Descriptions()
         self._managed: WeakKeyDictionary[LinkConnection, Replies] = WeakKeyDictionary()
 
-    def _stream(self, connection: LinkConnection, action: str, address: str) -> Stream:
-        """Return the stream of an address; see ``permitted_stream``."""
-        return permitted_stream(self, connection.user, action, address)
-
     def _producer(self, connection: LinkConnection, link: Link) -> AttachedLink:
-        target = link.target
-        if target is not None and target.code == COORDINATOR:
-            raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
-        address = address_of(target)
+        address = address_of(link.target)
         if address == MANAGEMENT:
             user = connection.user
             return RequestLink(connection, link, self._replies(connection), lambda request: answer(request, self, user))
         if address.endswith(INFO_SUFFIX):
-            self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
+            permitted_stream(self, connection.user, "read", address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
-        stream = self._stream(connection, "write", address)
+        stream = permitted_stream(self, connection.user, "write", address)
         bound = self.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
         return ProducerLink(connection, link, stream, bound)
 
@@ -90,7 +71,7 @@ class Node(ConsumerResources):
             return self._directory(connection, link)
         if address == MANAGEMENT:
             return ReplyLink(connection, link, self._replies(connection))
-        stream = self._stream(connection, "read", address)
+        stream = permitted_stream(self, connection.user, "read", address)
         filters = read_filters(source)
         attach = ConsumerAttach(self, connection, link, source, stream, filters, read_attach_request(link))
         group, partition = attach.request.group, attach.request.partition
@@ -142,11 +123,11 @@ class Node(ConsumerResources):
         return Group(attach.stream.incarnation, attach.request.group, user)
 
     def _info(self, connection: LinkConnection, link: Link, address: str) -> AttachedLink:
-        stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
+        stream = permitted_stream(self, connection.user, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
-        named_only = reads_named_only(link)
+        named_only = link.properties.get(NAMED_ONLY) is True
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed, named_only=named_only)
-        return InfoLink(connection, link, stream, message, self.config)
+        return InfoLink(connection, link, stream, message)
 
     def _replies(self, connection: LinkConnection) -> Replies:
         """Return the links on which a connection gets replies from ``$management``."""
@@ -160,7 +141,7 @@ class Node(ConsumerResources):
             names = (stream.name for stream in self.log.streams())
             return list_streams(n for n in names if permissions is None or permissions.allow("read", n))
 
-        return InfoLink(connection, link, None, message, self.config)
+        return InfoLink(connection, link, None, message)
 
 
 class PendingAttach(AttachedLink):
@@ -184,25 +165,26 @@ class PendingAttach(AttachedLink):
         self._trying = False
         wait_s = node.config.unassigned_wait_ms / 1000
         self._timer = node.loop.call_later(wait_s, self.fail_from_outside, attach.none_free)
-        node.groups.wait(self.group, self.try_again)
+        node.groups.wait(self.group, self.follow)
+
+    def told(self, who: Who) -> Iterable[Item]:
+        """Return it as a reader that waits for its partition."""
+        name = self.link.name[:MOST_TEXT]
+        return (ReaderInfo(*who, self.stream, "", None, name, self.group.name, self.group.user or ""),)
 
     def serve(self) -> bool:
         """Do nothing: there is no link yet."""
         return False
 
-    def try_again(self) -> None:
-        """Take a partition if one is free."""
+    def follow(self) -> None:
+        """Take a partition if one is free, or was added."""
         if self.ended or self._trying:
             return  # its own failed claim makes the partition free again, which calls this again
         self._trying = True
-        self.connection.guarded(self._try_again)
+        self.connection.guarded(self._try)
         self._trying = False
 
-    def follow(self) -> None:
-        """Take one of the partitions that were added."""
-        self.try_again()
-
-    def _try_again(self) -> None:
+    def _try(self) -> None:
         try:
             attached = self._node.assign(self._attach)
         except LinkRefused as refusal:
@@ -215,4 +197,4 @@ class PendingAttach(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
-        self._node.groups.leave(self.group, self.try_again)
+        self._node.groups.leave(self.group, self.follow)

@@ -10,9 +10,8 @@ closed with the error instead: no event is dropped silently.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -22,12 +21,14 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
-from spark_streams.server.amqp.attach_reply import to_producer
+from spark_streams.server.activity import MOST_TEXT, Item, Who, WriterInfo
+from spark_streams.server.amqp.attaches import to_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.placement import PartitionSplit
 from spark_streams.server.amqp.routing import REJECTED, Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason
+from spark_streams.server.counters import logger
 from spark_streams.server.turns import Turn, one_turn
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
@@ -45,8 +46,6 @@ MAX_BYTES: Final = 1 << 20
 NO_INSTANT: Final = LinkRefused(INVALID_FIELD, "creation-time is -2^63 ms, which means none inside the log")
 """The refusal of an event with this creation-time, where creation times are events' timestamps."""
 _RESERVED_INSTANT = b"\x83" + (-(2**63)).to_bytes(8, "big", signed=True)
-
-logger = logging.getLogger("spark_streams.server")
 
 
 CONTINUED: Final = -2
@@ -159,7 +158,7 @@ class ProducerLink(AttachedLink):
         bound: the partition that the link is bound to, or None.
     """
 
-    conditions: ClassVar[Mapping[RefusalReason, str]] = {
+    conditions: Mapping[RefusalReason, str] = {
         RefusalReason.INVALID: INVALID_FIELD,
         RefusalReason.SPLIT: RESOURCE_DELETED,
         RefusalReason.DISK_FULL: RESOURCE_LIMIT,
@@ -173,7 +172,6 @@ class ProducerLink(AttachedLink):
         super().__init__(connection, link, stream)
         self._deliveries = link.incoming
         link.attach(to_producer(link, bound if self.tells_partition else None))
-        self._deliveries.owner = self
         self.bound = bound
         self._log_stream = stream
         self._most_credit = connection.config.producer_credit
@@ -182,6 +180,10 @@ class ProducerLink(AttachedLink):
         self._reading: asyncio.Future[Read] | None = None
         self._turn = 0
         self._top_up()
+
+    def told(self, who: Who) -> Iterable[Item]:
+        """Return it as a writer."""
+        return (WriterInfo(*who, self.stream, self.bound or "", self.link.name[:MOST_TEXT]),)
 
     def serve(self) -> bool:
         """Take, route and append the messages that have come, within one turn's share."""
@@ -246,22 +248,18 @@ class ProducerLink(AttachedLink):
             self._deliveries.flow(free)
 
     def _steps(self, taken: Messages) -> Generator[None, None, Read]:
-        """Return the steps of reading and routing messages, in any thread."""
-        partitions = self.node.placement.open_here(self._log_stream)
+        """Read and route messages, in any thread."""
+        partitions, block = self.node.placement.open_here(self._log_stream), taken.block
+        # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
+        incoming = yield from incoming_steps(block, thorough=True)
+        routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
         created = self._log_stream.config.timestamp_type == "create"
-        block, bound = taken.block, self.bound is not None
-
-        def steps() -> Generator[None, None, Read]:
-            # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
-            incoming = yield from incoming_steps(block, thorough=True)
-            routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
-            for row in reserved_instants(block, incoming) if created else ():
-                routed.rejections.setdefault(row, NO_INSTANT)
-                routed.partitions[row] = -1
-            aimed = np.full(len(taken.ids), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
-            return Read.of(taken.ids, block, incoming, routed, list(partitions.values()), ~aimed)
-
-        return steps()
+        for row in reserved_instants(block, incoming) if created else ():
+            routed.rejections.setdefault(row, NO_INSTANT)
+            routed.partitions[row] = -1
+        aimed = incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
+        free = ~aimed & (self.bound is None)
+        return Read.of(taken.ids, block, incoming, routed, list(partitions.values()), free)
 
     def _store(self, read: Read) -> None:
         ids, rejections = read.ids, read.routed.rejections
@@ -363,14 +361,7 @@ class ProducerLink(AttachedLink):
     def _link_refused(self, refusal: AppendRefused | LinkRefused) -> LinkRefused:
         if isinstance(refusal, LinkRefused):
             return refusal
-        return LinkRefused(self._condition(refusal.reason), refusal.description)
-
-    def _condition(self, reason: RefusalReason) -> str:
-        """Return the error condition of a reason for which events are not stored."""
-        return self.conditions[reason]
-
-    def _released(self, *, closed: bool) -> None:
-        self._deliveries.drop()
+        return LinkRefused(self.conditions[refusal.reason], refusal.description)
 
 
 def reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:

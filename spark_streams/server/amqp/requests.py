@@ -8,7 +8,6 @@ Spec: docs/specifications.md, Event Hubs (``$cbs``, ``$management``).
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections import deque
@@ -20,10 +19,11 @@ from typing import Any, Final
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
-from spark_streams.server.amqp.attach_reply import to_producer, to_reader
+from spark_streams.server.amqp.attaches import MessageLink, to_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, LinkRefused
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
+from spark_streams.server.counters import logger
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.incoming_deliveries import ACCEPT
 from spark_streams.wire.amqp.engine.links import Link
@@ -33,9 +33,6 @@ from spark_streams.wire.amqp.engine.termini import ADDRESS
 from spark_streams.wire.amqp.management import encode_reply
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.values import Symbol, ULong
-from spark_streams.wire.columnar.interleave import Ranges
-
-logger = logging.getLogger("spark_streams.server")
 
 _CREDIT: Final = 100
 _MOST_BYTES: Final = 32 << 10
@@ -49,7 +46,6 @@ _MOST_ID_BYTES: Final = 1_024
 _MESSAGE_ID, _REPLY_TO = 0, 4
 _MESSAGE_IDS: Final = (ULong, uuid.UUID, bytes, str, type(None))
 """The types of a message-id (AMQP 1.0 part 3 §3.2.4); the reply has it as it was."""
-_NO_OFFSET: Final = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
@@ -95,6 +91,10 @@ class Reply:
         return encode_reply(message_id, self.status, self.description, self.condition, self.body)
 
 
+Answers = Callable[[Request], Reply | Coroutine[object, object, Reply]]
+"""It answers a request, at once or when a change is made."""
+
+
 def read_request(raw: bytes) -> Request:
     """Read a request.
 
@@ -134,7 +134,7 @@ class Replies:
             links[-1].send(reply)
 
 
-class ReplyLink(AttachedLink):
+class ReplyLink(MessageLink):
     """A link on which the peer gets replies.
 
     Args:
@@ -156,9 +156,6 @@ class ReplyLink(AttachedLink):
         self.target = "" if link.target is None else str(link.target.field(ADDRESS, str, ""))
         self._replies = replies
         self.waiting: deque[bytes] = deque()
-        self._deliveries = link.outgoing
-        self._deliveries.owner = self
-        link.attach(to_reader(link))
         self._deliveries.available = lambda: len(self.waiting)
         replies.links.append(self)
 
@@ -178,9 +175,7 @@ class ReplyLink(AttachedLink):
         deliveries.go_on(BYTES_PER_TURN)
         before = self._replies.waiting
         while self.waiting and not deliveries.is_begun and deliveries.room > 0:
-            message = np.frombuffer(self.waiting.popleft(), np.uint8)
-            whole = Ranges(message, np.zeros(1, np.int64), np.array([len(message)]))
-            deliveries.send(whole, offsets=_NO_OFFSET)
+            self._send(self.waiting.popleft())
         self._make_room(before)
         if deliveries.is_begun or (self.waiting and deliveries.credit > 0):
             self.connection.turns.block(self)
@@ -200,7 +195,7 @@ class ReplyLink(AttachedLink):
         self._replies.links.remove(self)
         self._make_room(before)
         self.waiting.clear()
-        self._deliveries.drop()
+        super()._released(closed=closed)
 
 
 class RequestLink(AttachedLink):
@@ -212,13 +207,7 @@ class RequestLink(AttachedLink):
         answer: answers a request, at once or when a change is made; replies to several requests may be in any order.
     """
 
-    def __init__(
-        self,
-        connection: LinkConnection,
-        link: Link,
-        replies: Replies,
-        answer: Callable[[Request], Reply | Coroutine[object, object, Reply]],
-    ) -> None:
+    def __init__(self, connection: LinkConnection, link: Link, replies: Replies, answer: Answers) -> None:
         super().__init__(connection, link, None)
         self._changes: set[asyncio.Task[None]] = set()
         self._deliveries = link.incoming
@@ -226,7 +215,6 @@ class RequestLink(AttachedLink):
         self._answer = answer
         self._deliveries.max_message_bytes = _MOST_BYTES
         link.attach(to_producer(link, None))
-        self._deliveries.owner = self
         self._top_up()
 
     def serve(self) -> bool:
@@ -295,6 +283,3 @@ class RequestLink(AttachedLink):
     def _top_up(self) -> None:
         if not self.ended and self._deliveries.credit <= _CREDIT // 2:
             self._deliveries.flow(_CREDIT - self._deliveries.credit)
-
-    def _released(self, *, closed: bool) -> None:
-        self._deliveries.drop()

@@ -63,7 +63,8 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
     if not whole.all():
         malformed = LinkRefused(DECODE_ERROR, "the message cannot be decoded as AMQP 1.0 sections")
         rejections.update(dict.fromkeys(np.flatnonzero(~whole).tolist(), malformed))
-    codes, names = _coded(incoming.target_partition)
+    codes, targets = _coded(incoming.target_partition)
+    names = targets.to_pylist()
     if bound is not None:  # an event without a target goes to the link's partition as if it named it
         codes = np.where(codes < 0, len(names), codes)
         names.append(bound)
@@ -76,8 +77,8 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
             rejections.update(dict.fromkeys(rows.tolist(), refusal))
     open_rows = (codes < 0) & whole
     if open_rows.any() and incoming.group_key.null_count < len(whole):
-        codes, keys = _distinct_keys(incoming.group_key)
-        homes = np.array([index[home] for home in stream.homes_among(partitions).homes(keys)], np.int64)
+        codes, keys = _coded(incoming.group_key)
+        homes = np.array([index[home] for home in stream.homes_among(partitions).homes(_encoded(keys))], np.int64)
         rows = np.flatnonzero(open_rows & (codes >= 0))
         places[rows] = homes[codes[rows]]
         open_rows[rows] = False
@@ -86,21 +87,17 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
     return Routed(places, rejections, turn + len(rest))
 
 
-def _coded(texts: pa.StringArray) -> tuple[NDArray[np.int64], list[str]]:
-    """Return each row's index into the distinct texts, -1 for null, and the texts."""
-    if texts.null_count == len(texts):
-        return np.full(len(texts), -1, np.int64), []
+def _coded(texts: pa.StringArray) -> tuple[NDArray[np.int64], pa.StringArray]:
+    """Return each row's index into the distinct texts, -1 for null, and these."""
     encoded = texts.dictionary_encode()
-    return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+    return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
 
 
-def _distinct_keys(texts: pa.StringArray) -> tuple[NDArray[np.int64], list[bytes]]:
-    """Return each row's index into the distinct texts, -1 for null, and the texts as UTF-8."""
-    encoded = texts.dictionary_encode()
-    bounds, content = layout(encoded.dictionary)
-    whole, edges = content.tobytes(), bounds.tolist()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes, [whole[start:end] for start, end in pairwise(edges)]
+def _encoded(texts: pa.StringArray) -> list[bytes]:
+    """Return texts as UTF-8."""
+    bounds, content = layout(texts)
+    whole = content.tobytes()
+    return [whole[start:end] for start, end in pairwise(bounds.tolist())]
 
 
 def target_refusal(stream: Stream, name: str, index: dict[str, int], bound: str | None) -> LinkRefused | None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import Partition, Records
+from spark_streams.log.format.varint import Longs
 from spark_streams.server.partition_readers import PartitionReader
 from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock
 from spark_streams.wire.amqp.columns.single_message import row_columns
@@ -40,8 +41,6 @@ _ULONG: Final = 0x80
 _SYMBOLS: Final = (0xA3, 0xB3)
 _HEADER: Final = 0x70
 """Header; 0x71, delivery annotations, is the other section before the bare message."""
-
-Longs = NDArray[np.int64]
 
 
 class TransferBlock:
@@ -119,9 +118,7 @@ class BlockReader(PartitionReader):
         make_block: prepares its events.
     """
 
-    def __init__(
-        self, partition: Partition, loop: asyncio.AbstractEventLoop, make_block: type[TransferBlock] = TransferBlock
-    ) -> None:
+    def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop, make_block: type[TransferBlock]) -> None:
         super().__init__(partition, loop)
         self._make_block = make_block
         self._blocks: deque[TransferBlock] = deque(maxlen=CACHED_BLOCKS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from spark_streams.errors import LocalProtocolError
@@ -38,6 +39,7 @@ class WrongToken(Exception):
     """A token is not valid; the message quotes nothing of it."""
 
 
+@dataclass(eq=False)
 class Access:
     """The access of one connection.
 
@@ -51,27 +53,24 @@ class Access:
         wrong_tokens: how many the peer has shown; from ``MOST_WRONG_TOKENS`` on, no token is checked.
     """
 
-    def __init__(
-        self, config: EventHubsConfig, find: Callable[[str], Stream | None], peer_host: str | None, user: str | None
-    ) -> None:
-        self._config = config
-        self._find = find
-        self._peer_host = peer_host
-        self._user = user
-        self.wrong_tokens = 0
-        self._grants: dict[_Place, dict[_Holder, int]] = {}
-        """Place to holder to the time, in seconds since the epoch, when the token runs out."""
+    config: EventHubsConfig
+    find: Callable[[str], Stream | None]
+    peer_host: str | None
+    user: str | None
+    wrong_tokens: int = 0
+    _grants: dict[_Place, dict[_Holder, int]] = field(default_factory=dict)
+    """Place to holder to the time, in seconds since the epoch, when the token runs out."""
 
     @property
     def signed_in(self) -> bool:
         """Whether the peer has proved who it is."""
-        return self._user is not None or bool(self._grants)
+        return self.user is not None or bool(self._grants)
 
     @property
     def names(self) -> list[str]:
         """The user, or the rules of the tokens."""
-        if self._user is not None:
-            return [self._user]
+        if self.user is not None:
+            return [self.user]
         return sorted({rule for grants in self._grants.values() for rule, _ in grants})
 
     def put(self, text: str, kind: str) -> None:
@@ -88,10 +87,10 @@ class Access:
         place, holder, expires_s = self._checked(text, kind)
         self._drop_expired()
         there = self._grants.get(place, {})
-        for other in [each for each in there if each[0] == holder[0] and self._find(each[1]) is self._find(holder[1])]:
+        for other in [each for each in there if each[0] == holder[0] and self.find(each[1]) is self.find(holder[1])]:
             del there[other]
         count = sum(map(len, self._grants.values()))
-        if count >= self._config.max_tokens:
+        if count >= self.config.max_tokens:
             raise LinkRefused(RESOURCE_LIMIT, f"the connection has put {count} tokens, and may no more")
         self._grants.setdefault(place, {})[holder] = expires_s
 
@@ -104,23 +103,23 @@ class Access:
             token = SharedAccessSignature.parsed(text)
         except LocalProtocolError as fault:
             raise WrongToken(str(fault)) from fault
-        key = self._config.users.get(token.rule)
+        key = self.config.users.get(token.rule)
         if not token.is_signed_by(_UNKNOWN_KEY if key is None else key) or key is None:
             raise WrongToken("InvalidSignature: The token has an invalid signature.")
         if token.expires_s <= time.time():
             raise WrongToken("ExpiredToken: The token is expired.")
-        if not self._config.admits(token.rule, self._peer_host):
+        if not self.config.admits(token.rule, self.peer_host):
             raise WrongToken(f"rule '{token.rule}' is one of loopback_users, of this machine alone")
         host, path = token.resource or (None, "")
-        if host is None or (host and not self._config.is_own(host)):
+        if host is None or (host and not self.config.is_own(host)):
             raise WrongToken(f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>, nor this door")
         covered = read_address(f"sb:///{path}") if path else HubAddress("", host, ())
         return covered.place, (token.rule, covered.hub), token.expires_s
 
     def _covers(self, place: _Place, name: str, address: HubAddress) -> bool:
         """Return whether a place covers an address: case counts only where nothing else differs."""
-        meant = self._find(address.hub) if place else None  # where the host is a hub's name too, it may be the hub's
-        return address.place[: len(place)] == place and self._find(name) is meant
+        meant = self.find(address.hub) if place else None  # where the host is a hub's name too, it may be the hub's
+        return address.place[: len(place)] == place and self.find(name) is meant
 
     def users(self, address: HubAddress) -> Sequence[str]:
         """Return the users as whom an address may be used, at least one.
@@ -128,8 +127,8 @@ class Access:
         Raises:
             LinkRefused: no token covers it (amqp:unauthorized-access).
         """
-        if self._user is not None:
-            return [self._user]
+        if self.user is not None:
+            return [self.user]
         now, above = time.time(), [address.place[:end] for end in range(len(address.place) + 1)]
         grants = [(place, *each) for place in above for each in self._grants.get(place, {}).items()]
         covering = [(rule, until) for place, (rule, name), until in grants if self._covers(place, name, address)]

@@ -82,10 +82,12 @@ class Start(NamedTuple):
     """Where a receiver begins.
 
     Args:
+        partition: the partition that it reads.
         offset: the first offset that it gets.
         filter: the entry of the source's filter that says so, for the door's answer; empty without one.
     """
 
+    partition: Partition
     offset: int
     filter: dict[Any, Any]
 
@@ -105,10 +107,10 @@ def read_start(source: Terminus, partition: Partition) -> Start:
     """
     for name, value in source.field(FILTER, dict, {}).items():
         if isinstance(value, Described) and _is_selector(value.descriptor):
-            return Start(_first(value.value, partition), {name: value})
+            return Start(partition, _first(value.value, partition), {name: value})
         if isinstance(name, str) and str(name) == SELECTOR:
             raise LinkRefused(INVALID_FIELD, f"the filter '{SELECTOR}' has to be described, by its name or its number")
-    return Start(0, {})
+    return Start(partition, 0, {})
 
 
 def _is_selector(descriptor: Any) -> bool:

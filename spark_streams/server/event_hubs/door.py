@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.activity import Item
 from spark_streams.server.admission import Sockets
-from spark_streams.server.amqp.activity import Membership, connected
-from spark_streams.server.amqp.attach_request import address_of, named_stream, permitted_stream
+from spark_streams.server.amqp.attaches import address_of, named_stream, permitted_stream
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection, LinkResources
-from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
-from spark_streams.server.amqp.placement import Placement, split_refusal
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused
+from spark_streams.server.amqp.placement import split_refusal
 from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
-from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import TcpDoor
 from spark_streams.server.event_hubs.access import WrongToken
 from spark_streams.server.event_hubs.addresses import HubAddress, read_address, read_start
@@ -31,11 +28,9 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
     DEFAULT_GROUP,
     EPOCH,
     RECEIVER_NAME,
-    RUNTIME_METRIC,
 )
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD, NOT_ALLOWED
-from spark_streams.wire.amqp.engine.termini import COORDINATOR
 from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.values import Long
 
@@ -44,22 +39,15 @@ _MOST_SHOWN: Final = 80
 
 
 class HubNode(LinkResources):
-    """All streams of a log, as the hubs of a namespace.
-
-    Args:
-        log: the served log.
-        config: the door's settings.
-        loop: the server's.
-        counters: the door's.
-    """
+    """All streams of a log, as the hubs of a namespace; see ``DoorNode``."""
 
     config: EventHubsConfig
 
-    def __init__(
-        self, log: ReferenceLog, config: EventHubsConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
-    ) -> None:
-        super().__init__(log, config, loop, counters, Placement(), HubBlock)
-        self.receivers = Receivers(config.max_receivers)
+    make_block = HubBlock
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.receivers = Receivers(self.config.max_receivers)
         self._alike: dict[str, Stream | None] = {}
         """Each name in lower case to its stream; None where several streams have it."""
         self._changes = -1
@@ -67,10 +55,7 @@ class HubNode(LinkResources):
 
     def _producer(self, connection: LinkConnection, link: Link) -> AttachedLink:
         assert isinstance(connection, HubConnection)
-        target = link.target
-        if target is not None and target.code == COORDINATOR:
-            raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
-        address = read_address(address_of(target))
+        address = read_address(address_of(link.target))
         if address.path.lower() == CBS:
             return _requests(connection, link, CBS, lambda request: _put(connection, request))
         if address.path.lower() == MANAGEMENT:
@@ -116,11 +101,8 @@ class HubNode(LinkResources):
         shown = name if isinstance(name, str) and name else link.name
         receiver = Receiver(place, shown[:_MOST_SHOWN], _epoch(properties))
         self.receivers.enter(receiver)
-        metrics = RUNTIME_METRIC in link.desired
         try:
-            attached = HubReceiver(
-                connection, link, stream, partition, start, receiver, self.receivers, metrics=metrics
-            )
+            attached = HubReceiver(connection, link, stream, start, receiver, self.receivers)
         except BaseException:
             self.receivers.leave(receiver)
             raise
@@ -206,12 +188,6 @@ def _epoch(properties: dict[str, Any]) -> int | None:
     return int(epoch)
 
 
-def _membership(link: AttachedLink) -> Membership:
-    """Return the place of a receiver: a group is everybody's."""
-    receiver = link.receiver if isinstance(link, HubReceiver) else None
-    return Membership() if receiver is None else Membership(receiver.place.group, "", receiver.epoch)
-
-
 class EventHubsDoor(TcpDoor):
     """The Event Hubs door.
 
@@ -225,10 +201,6 @@ class EventHubsDoor(TcpDoor):
 
     config: EventHubsConfig
     node: HubNode | None
-
-    def activity(self) -> Iterator[Item]:
-        """Yield what is connected; see ``server/activity.py``."""
-        return iter(()) if self.node is None else connected(self.name, self.node, _membership)
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.log import Partition, Stream
-from spark_streams.server.amqp.attach_reply import to_receiver
+from spark_streams.log import Stream
+from spark_streams.log.reference_log import wall_clock_ms
+from spark_streams.server.amqp.attaches import to_receiver
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.event_sender import EventSender
 from spark_streams.server.amqp.link_position import LinkPosition
@@ -20,7 +21,7 @@ from spark_streams.server.amqp.transfer_block import TransferBlock, bare_starts
 from spark_streams.server.appender import RefusalReason
 from spark_streams.server.event_hubs.addresses import Start
 from spark_streams.server.event_hubs.connection import HubConnection
-from spark_streams.server.event_hubs.management import newest, now_ms
+from spark_streams.server.event_hubs.management import newest
 from spark_streams.server.event_hubs.receivers import Receiver, Receivers
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
@@ -60,40 +61,28 @@ class HubReceiver(EventSender):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the hub.
-        partition: the partition.
         start: where it begins.
         receiver: its place in the consumer group.
-        receivers: those of all groups; it leaves them at its end.
-        metrics: whether each event tells how far behind it is.
-
-    Attributes:
-        receiver: as it was given.
+        there: the receivers of all groups; it leaves them at its end.
     """
 
     def __init__(
-        self,
-        connection: HubConnection,
-        link: Link,
-        stream: Stream,
-        partition: Partition,
-        start: Start,
-        receiver: Receiver,
-        receivers: Receivers,
-        *,
-        metrics: bool,
+        self, connection: HubConnection, link: Link, stream: Stream, start: Start, receiver: Receiver, there: Receivers
     ) -> None:
         # Without a limit: the peer's max-message-size says nothing of the annotations. Microsoft's client for Python
         # says as much as the door takes, and reads more.
         super().__init__(connection, link, stream)
+        # Whether each event tells how far behind it is.
+        self._metrics = RUNTIME_METRIC in link.desired
         source = link.source and link.source.but({DURABLE: None, FILTER: start.filter or None})
-        link.attach(to_receiver(link, source, offered=(RUNTIME_METRIC,) if metrics else ()))
-        self._deliveries.owner = self
+        link.attach(to_receiver(link, source, offered=(RUNTIME_METRIC,) if self._metrics else ()))
+        partition = self._partition = start.partition
         reader = self.node.readers.use(partition)
         self.set_positions({partition.id: LinkPosition(reader, None, latest=start.offset, position=start.offset)})
-        self._partition, self._metrics = partition, metrics
         self._newest = Newest(-2, 0)
-        self.receiver, self._receivers = receiver, receivers
+        self._receiver, self._there = receiver, there
         receiver.end = self.fail_from_outside
+        self.membership = receiver.place.group, "", receiver.epoch  # a group is everybody's
 
     def _pieces(self, block: TransferBlock, rows: Positions) -> tuple[Ranges, ...]:
         pieces = super()._pieces(block, rows)
@@ -101,12 +90,12 @@ class HubReceiver(EventSender):
             return pieces
         if self._newest.sequence_number != self._partition.next_offset - 1:
             self._newest = newest(self._partition)
-        section = np.frombuffer(runtime_metrics(self._newest, now_ms()), np.uint8)
+        section = np.frombuffer(runtime_metrics(self._newest, wall_clock_ms()), np.uint8)
         none = np.zeros(len(rows), np.int64)
         return Ranges(section, none, none + len(section)), *pieces
 
     def _released(self, *, closed: bool) -> None:
-        self._receivers.leave(self.receiver)
+        self._there.leave(self._receiver)
         super()._released(closed=closed)
 
 
@@ -116,22 +105,19 @@ class HubSender(ProducerLink):
     A delivery goes to the partition of its key, or to the partitions in turn.
     """
 
-    conditions: ClassVar[Mapping[RefusalReason, str]] = {
+    conditions: Mapping[RefusalReason, str] = {
         RefusalReason.INVALID: INVALID_FIELD,
         RefusalReason.SPLIT: OPERATION_CANCELLED,  # clients try that again at once, on another partition
         RefusalReason.DISK_FULL: SERVER_BUSY,
         RefusalReason.FAILED: SERVER_BUSY,
     }
 
-    def _condition(self, reason: RefusalReason) -> str:
-        if reason is RefusalReason.SPLIT and self.bound is not None:
-            return NOT_ALLOWED  # the partition takes no more, however often that is tried
-        return super()._condition(reason)
-
     tells_partition = False
 
     def __init__(self, connection: HubConnection, link: Link, stream: Stream, bound: str | None) -> None:
         super().__init__(connection, link, stream, bound)
+        if bound is not None:  # the partition takes no more, however often that is tried
+            self.conditions = {**self.conditions, RefusalReason.SPLIT: NOT_ALLOWED}
         self._deliveries.rejects_large = True  # as the service: its clients do not notice that a link ends as they send
 
     def _take(self) -> bool:
@@ -148,27 +134,20 @@ class HubSender(ProducerLink):
         return super()._takes_long(taken) or (len(taken.memory) > _FEW_BYTES and bool(taken.formats.any()))
 
     def _steps(self, taken: Messages) -> Generator[None, None, Read]:
-        """Return the steps of reading and routing, in any thread."""
-        partitions = self.node.placement.open_here(self._log_stream)
-        stream, bound, turn = self._log_stream, self.bound, self._turn
-        created = stream.config.timestamp_type == "create"
-
-        def steps() -> Generator[None, None, Read]:
-            events = _Events(taken)
-            parts: list[tuple[MessageBlock, Incoming]] = []
-            for first in range(0, len(events.ids), _ROWS_PER_STEP):
-                if first:
-                    yield
-                part = with_group_keys(chosen(events.block, slice(first, first + _ROWS_PER_STEP)))
-                parts.append((part, (yield from incoming_steps(part, thorough=True))))
-            block, incoming = _joined(parts)
-            routed = events.route(incoming, stream, list(partitions), bound, turn)
-            if created:
-                events.refuse(routed, events.of(np.array(reserved_instants(block, incoming), np.int64)), NO_INSTANT)
-            free = np.zeros(len(events.ids), np.bool_)
-            return Read.of(events.ids, block, incoming, routed, list(partitions.values()), free)
-
-        return steps()
+        partitions, stream = self.node.placement.open_here(self._log_stream), self._log_stream
+        events = _Events(taken)
+        parts: list[tuple[MessageBlock, Incoming]] = []
+        for first in range(0, len(events.ids), _ROWS_PER_STEP):
+            if first:
+                yield
+            part = with_group_keys(chosen(events.block, slice(first, first + _ROWS_PER_STEP)))
+            parts.append((part, (yield from incoming_steps(part, thorough=True))))
+        block, incoming = _joined(parts)
+        routed = events.route(incoming, stream, list(partitions), self.bound, self._turn)
+        if stream.config.timestamp_type == "create":
+            events.refuse(routed, events.of(np.array(reserved_instants(block, incoming), np.int64)), NO_INSTANT)
+        free = np.zeros(len(events.ids), np.bool_)
+        return Read.of(events.ids, block, incoming, routed, list(partitions.values()), free)
 
 
 def _joined(parts: list[tuple[MessageBlock, Incoming]]) -> tuple[MessageBlock, Incoming]:

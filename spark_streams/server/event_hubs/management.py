@@ -5,13 +5,13 @@ Spec: docs/specifications.md, Event Hubs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
+from spark_streams.log.reference_log import wall_clock_ms
 from spark_streams.server.amqp import error_conditions as conditions
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.requests import Reply, Request
@@ -82,7 +82,7 @@ def describe_partition(stream: Stream, partition: Partition) -> dict[str, Any]:
         "last_enqueued_sequence_number": Long(last.sequence_number),
         "last_enqueued_offset": last.offset,
         "last_enqueued_time_utc": Timestamp(last.timestamp_ms),
-        "runtime_info_retrieval_time_utc": Timestamp(now_ms()),
+        "runtime_info_retrieval_time_utc": Timestamp(wall_clock_ms()),
         "is_partition_empty": first >= end,
     }
 
@@ -96,11 +96,6 @@ def newest(partition: Partition) -> Newest:
         batch = None  # a receiver of the partition gets the error
     time_ms = NONE_ENQUEUED_MS if batch is None or batch.max_timestamp == NO_TIMESTAMP else batch.max_timestamp
     return Newest(end - 1, time_ms)
-
-
-def now_ms() -> int:
-    """Return the time now, in ms since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def partition_of(stream: Stream, name: str) -> Partition:

@@ -18,7 +18,6 @@ Spec: docs/specifications.md, P-01 to P-12, P-20 to P-40, P-50 to P-52, F-29.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from starlette.applications import Starlette
@@ -32,7 +31,8 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.redaction import one_line
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.activity import ReaderInfo
+from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
 from spark_streams.server.feed.discovery import Documents, Tokens
@@ -43,7 +43,7 @@ from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.responses import PageResponse, StreamResponse, page_type
 from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.http.authorization import Authorization
-from spark_streams.server.http.connection import HttpConnection, Reading
+from spark_streams.server.http.connection import HttpConnection
 from spark_streams.server.http.requests import HttpError, arguments, takes_gzip
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
@@ -51,8 +51,6 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
 
 EVENTS: Final = "/events"
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class FeedApplication:
@@ -145,7 +143,9 @@ class FeedApplication:
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
         connection: HttpConnection = request.scope["state"]["connection"]
-        connection.reading = Reading(connection.user, stream.name, partition.id, position)
+        connection.reading = ReaderInfo(
+            self._config.protocol, connection.address, connection.user, stream.name, partition.id, position
+        )
         pages = Pages(self._cache, partition, fetch, cursors, position, self._config)
         aside = self._aside if fetch.filters or fetch.headers else None
         if fetch.stream_ms is not None:

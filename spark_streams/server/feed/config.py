@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from spark_streams.server.door_config import expect_at_least
+from spark_streams.log.config import check_choices, expect_at_least
 from spark_streams.server.http.config import HttpConfig
 
 
@@ -60,5 +60,4 @@ class FeedConfig(HttpConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         expect_at_least(0, self, "max_stream_ms", "gzip_min_bytes", "cache_bytes")
-        if self.dialect not in ("v2a", "v2b"):
-            raise ValueError(f"dialect is {self.dialect!r}, expected 'v2a' or 'v2b'")
+        check_choices(self)

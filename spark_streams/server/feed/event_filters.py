@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log import Records
 from spark_streams.log.format.records import message_columns_of
+from spark_streams.log.format.varint import Longs
 from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer
 
@@ -32,8 +33,6 @@ SKIP_EVENT_TYPES: Final = "skip-event-types"
 
 _FEW: Final = 8
 """The search is worth it when at most one of so many messages holds the text; else all of them are read."""
-
-Longs = NDArray[np.int64]
 
 
 def may_hold(values: pa.Array, text: str) -> Longs | None:

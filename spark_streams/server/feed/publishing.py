@@ -14,8 +14,8 @@ of the number: a repeated request with another digest is refused before any of i
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -29,7 +29,7 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import Appender, AppendRefused, Batch, Outcome, RefusalReason
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.feed.request_bodies import Rows
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Worker
@@ -47,8 +47,6 @@ FEW_BYTES: Final = 128 << 10
 """Rows of at most so many bytes are routed on the loop."""
 TURN_PARTITIONS: Final = 8
 """Partitions to look up, or to append to, before other tasks run."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) -> NDArray[np.int64]:
@@ -103,6 +101,7 @@ class Published(NamedTuple):
     last: int | None = None
 
 
+@dataclass(eq=False)
 class Publishing:
     """Appends for all publishers of a door.
 
@@ -114,20 +113,15 @@ class Publishing:
         counters: the door's, if there is one.
     """
 
-    def __init__(
-        self,
-        log: ReferenceLog,
-        max_publishers: int,
-        loop: asyncio.AbstractEventLoop,
-        aside: Worker | None = None,
-        counters: DoorCounters | None = None,
-    ) -> None:
-        self._sequences = Sequences(log, max_publishers, PUBLISHERS)
-        self._counters = DoorCounters() if counters is None else counters
-        self._appender = Appender(loop, off_loop=log.config.fsync == "always", counters=self._counters)
-        self._loop = loop
-        self._aside = aside
-        self._log = log
+    log: ReferenceLog
+    max_publishers: int
+    loop: asyncio.AbstractEventLoop
+    aside: Worker | None = None
+    counters: DoorCounters = field(default_factory=DoorCounters)
+
+    def __post_init__(self) -> None:
+        self._sequences = Sequences(self.log, self.max_publishers, PUBLISHERS)
+        self._appender = Appender(self.loop, self.log.config.fsync == "always", self.counters)
         self._incarnations: set[str] = set()
         self._turn = 0
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -223,7 +217,7 @@ class Publishing:
                 return Published(appended, repeated, None if reference is None else sequence)
             # A partition was split since its events were routed: they go to its children.
             rows = ended[0] if len(ended) == 1 else pa.concat_batches(ended)
-        self._counters.refused_events[RefusalReason.SPLIT.label] += len(rows)
+        self.counters.refused_events[RefusalReason.SPLIT.label] += len(rows)
         raise HttpError(503, "partitions are split faster than events can be stored. Send the request again as it is")
 
     async def _spread(self, stream: Stream, rows: Rows, seed: bytes | None, turn: int) -> list[tuple[str, Rows]]:
@@ -242,7 +236,7 @@ class Publishing:
                 for name, start, end in zip(names.tolist(), starts.tolist(), ends, strict=True)
             ]
 
-        return parts() if self._aside is None or rows.nbytes <= FEW_BYTES else await self._aside.step(parts)
+        return parts() if self.aside is None or rows.nbytes <= FEW_BYTES else await self.aside.step(parts)
 
     def _is_there(self, stream: Stream, partition: Partition, reference: str, sequence: int) -> bool:
         before = stream.predecessors(partition.id) if partition.id in stream.partitions else []
@@ -265,7 +259,7 @@ class Publishing:
         self, stream: Stream, partition: Partition, rows: Rows, reference: str | None, number: int, user: str
     ) -> asyncio.Future[Outcome]:
         """Append to one partition; the result of the future is the error, None without one."""
-        future: asyncio.Future[Outcome] = self._loop.create_future()
+        future: asyncio.Future[Outcome] = self.loop.create_future()
         numbers = {} if reference is None else {reference: number}
         publishers = None if reference is None else self._publishers_of(stream, partition)
         if publishers is not None:
@@ -298,7 +292,7 @@ class Publishing:
     def close(self) -> None:
         """Wait for the appends under way, and write snapshots of the publishers, so that the next start reads less."""
         self._appender.close()
-        for deleted in self._incarnations - {stream.incarnation for stream in self._log.streams()}:
+        for deleted in self._incarnations - {stream.incarnation for stream in self.log.streams()}:
             self._sequences.forget(deleted)
         self._sequences.close()
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log import Records
 from spark_streams.log.format.records import message_columns_of
+from spark_streams.log.format.varint import Longs
 from spark_streams.server.feed.event_filters import wanted
 from spark_streams.wire.feed.fetch_arguments import Fetch
 from spark_streams.wire.feed.lines_encode import encode_lines
@@ -28,7 +29,6 @@ MOST_ROWS: Final = 4_096
 MOST_BLOCKS: Final = 8_192
 """Blocks to keep at most, however small: each takes some 0.5 KB besides its lines."""
 
-Longs = NDArray[np.int64]
 Key = tuple[object, ...] | None
 """A partition, dialect and number, which decide about the lines of an event; None: they are no other fetch's lines."""
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
+from spark_streams.server.counters import logger
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.pages import Pages
 from spark_streams.server.http.requests import HttpError, weights
@@ -34,8 +34,6 @@ _ANY: Final = ("application/*", "*/*")
 LATE_BYTES: Final = 64 << 10
 PART_BYTES: Final = 1 << 20
 """Bytes of a streaming response that may wait in memory for a client that does not read."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 @dataclass(eq=False)
@@ -111,7 +109,7 @@ class _Response(ABC):
         connection.counters.delivered += events
         connection.counters.delivered_bytes += size
         if connection.reading is not None:
-            connection.reading.next_offset = self.pages.position
+            connection.reading = replace(connection.reading, next_offset=self.pages.position)
 
     async def _next(self, pieces: Iterator[bytes]) -> bytes | None:
         if self.aside is not None:

@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
 from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.activity import WriterInfo
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.discovery import Documents
 from spark_streams.server.feed.publishing import Publishing
@@ -100,7 +101,8 @@ class WriteRequests:
                 await place.enter_async_context(self._large.one())
                 rows = await self.aside.run(read_body(*given))
             published = await self.publishing.publish(stream, rows, reference, sequence, digest, user)
-        request.scope["state"]["connection"].writing = user, stream.name
+        connection = request.scope["state"]["connection"]
+        connection.writing = WriterInfo(config.protocol, connection.address, user, stream.name, "")
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 

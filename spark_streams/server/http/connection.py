@@ -12,13 +12,12 @@ head from its first byte, the time of a body from the end of its head. A respons
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import h11
 import uvicorn
@@ -26,17 +25,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from spark_streams.server.activity import client_text, peer_text
+from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, WriterInfo, client_text, peer_text
 from spark_streams.server.admission import Admission
-from spark_streams.server.counters import DoorCounters
+from spark_streams.server.counters import DoorCounters, logger
+from spark_streams.server.door import WriteTimeout, throw_away_unsent
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.guard import check_request, head_fault
 from spark_streams.server.http.requests import CLOSE, HttpError
 from spark_streams.server.turns import ASKER, Timer
-from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 READ_BYTES: Final = 1 << 10
 """The most bytes to receive at a time: tiny chunks and trailers cost 1 µs a byte, so this is a turn of the loop."""
@@ -48,8 +44,6 @@ _NO_REQUEST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|
 """Bytes that begin no request: a method is a token (RFC 9110 §5.6.2), with a blank behind it (RFC 9112 §3)."""
 _METHOD_BYTES: Final = 64
 """No method is longer."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 def uvicorn_config(application: ASGIApp, limits: HttpConfig) -> uvicorn.Config:
@@ -96,23 +90,6 @@ class _RequestReader(h11.Connection):
         return super().next_event()
 
 
-@dataclass(eq=False)
-class Reading:
-    """What a connection reads, one fetch after the other.
-
-    Args:
-        user: who asked for the last one; a proxy may ask for others on the same connection.
-        stream: the stream's name.
-        partition: the partition's identifier.
-        next_offset: the next event to read.
-    """
-
-    user: str
-    stream: str
-    partition: str
-    next_offset: int
-
-
 class HttpConnection(H11Protocol):
     """The connection of one peer.
 
@@ -125,7 +102,7 @@ class HttpConnection(H11Protocol):
     Attributes:
         user: who made the last request; empty before.
         since_ms: when it was accepted, in ms since the epoch.
-        reading: what its last fetch reads; None before.
+        reading: what its last fetch reads; None before. A proxy may ask for others on the same connection.
         writing: who last published, and the stream; None before.
         wrong_credentials: why those of the present request are not accepted; empty where they are.
     """
@@ -140,8 +117,8 @@ class HttpConnection(H11Protocol):
         self.app = self._admit
         self.user = ""
         self.since_ms = time.time_ns() // 1_000_000
-        self.reading: Reading | None = None
-        self.writing: tuple[str, str] | None = None
+        self.reading: ReaderInfo | None = None
+        self.writing: WriterInfo | None = None
         self.wrong_credentials = ""
         self._phase = ""
         self._timer = Timer(self.loop)
@@ -258,11 +235,12 @@ class HttpConnection(H11Protocol):
         """The peer's host and port, for people."""
         return peer_text(self.client)
 
-    @property
-    def client_name(self) -> str:
-        """The peer's own description: its header ``User-Agent``."""
+    def told(self, door: str) -> Iterator[Item]:
+        """Yield the connection and its uses; the peer describes itself in its header ``User-Agent``."""
         names = [value for name, value in self.headers or () if name == b"user-agent"]
-        return client_text(names[0].decode("latin-1")) if names else ""
+        client = client_text(names[0].decode("latin-1")) if names else ""
+        yield ConnectionInfo(door, self.address, self.user, client, self.since_ms)
+        yield from filter(None, (self.reading, self.writing))
 
     # --- time
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import check_packages
-from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, WriterInfo, in_order
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
 from spark_streams.server.http.config import HttpConfig
 
 if TYPE_CHECKING:
-    from uvicorn.server import ServerState
-
-    from spark_streams.server.http.connection import HttpConnection
+    pass
 
 
 class HttpDoor(TcpDoor):
@@ -32,30 +28,7 @@ class HttpDoor(TcpDoor):
     """
 
     config: HttpConfig
-
-    def __init__(self, config: HttpConfig) -> None:
-        super().__init__(config)
-        self.application: Any = None
-        self._state: ServerState | None = None
-
-    @property
-    def connections(self) -> Collection[HttpConnection]:
-        """The open connections. Call it on the server's loop."""
-        return self._state.connections if self._state is not None else ()  # type: ignore[return-value]
-
-    def activity(self) -> Iterator[Item]:
-        """Yield what is connected; see ``server/activity.py``."""
-        for connection in in_order(self.connections):
-            if not connection.established:
-                continue
-            peer, reading = connection.address, connection.reading
-            yield ConnectionInfo(self.name, peer, connection.user, connection.client_name, connection.since_ms)
-            if reading is not None:
-                at = (reading.stream, reading.partition, reading.next_offset)
-                yield ReaderInfo(self.name, peer, reading.user, *at)
-            if connection.writing is not None:
-                user, stream = connection.writing
-                yield WriterInfo(self.name, peer, user, stream, "")
+    application: Any = None
 
     @abstractmethod
     def make(self, log: ReferenceLog) -> Any:
@@ -75,7 +48,7 @@ class HttpDoor(TcpDoor):
         from spark_streams.server.http.connection import HttpConnection, uvicorn_config
 
         application = self.application = self.make(log)
-        state = self._state = ServerState()
+        state = self.node = ServerState()
         settings = uvicorn_config(application.application, self.config)
         await self.listen(sockets, lambda admission: HttpConnection(admission, self.config, settings, state))
 
@@ -85,7 +58,7 @@ class HttpDoor(TcpDoor):
         if application is not None:
             application.shut_down()
         await self.end_connections()
-        if self._state is not None and (requests := set(self._state.tasks)):
+        if self.node is not None and (requests := set(self.node.tasks)):
             _, late = await asyncio.wait(requests, timeout=STOP_TIMEOUT_S)
             for request in late:
                 request.cancel()

@@ -9,7 +9,6 @@ the log.
 from __future__ import annotations
 
 import errno
-import logging
 import mmap
 import os
 import shutil
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from spark_streams.log.storage.files import write_all
+from spark_streams.server.counters import logger
 from spark_streams.wire.rabbitmq.chunk import ChunkType
 
 AREA_BYTES: Final = 64 << 20
@@ -30,8 +30,6 @@ AREAS: Final = 16
 
 FREE_BYTES: Final = 1 << 30
 """The free space on the disk that is left to the log, in bytes: with less no file is made."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class Chunk(NamedTuple):

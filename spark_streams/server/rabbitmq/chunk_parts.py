@@ -13,16 +13,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spark_streams.server.rabbitmq.chunk_cache import Chunk
-from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.byte_view import Mask, Positions
 from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, checksum, encode_selection
 
 CHUNK_BYTES: Final = HEADER_BYTES + 9
 """Bytes of a chunk besides its entries: its header, and the head of a Deliver frame (version 1) before it."""
 
-Mask = NDArray[np.bool_]
 NO_ENDS: Final = memoryview(b"")
 """The ``ends`` of a part: a part needs none, since no part is cut from a part."""
 

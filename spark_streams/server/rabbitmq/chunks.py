@@ -24,18 +24,18 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, Records
-from spark_streams.log.format.record_batch import BatchHeader, Header
+from spark_streams.log.format.record_batch import BatchHeader, Header, from_stored
 from spark_streams.log.format.records import record_headers
-from spark_streams.log.format.timestamps import from_stored
+from spark_streams.log.format.varint import Longs
 from spark_streams.log.storage.batch_walk import notes_of_batch
 from spark_streams.server.rabbitmq.chunk_cache import CachedChunks, Chunk, ChunkCache
 from spark_streams.server.rabbitmq.filter_values import BLOOM_NOTE
 from spark_streams.server.rabbitmq.publish_append import PUBLISHERS_NOTE, trailer_bytes
 from spark_streams.server.rabbitmq.stored_form import unescape
+from spark_streams.server.turns import Timer
 from spark_streams.wire.columnar.byte_view import Readable
 from spark_streams.wire.columnar.interleave import Ranges, interleave
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, checksum
@@ -53,7 +53,6 @@ LARGE_APPEND_BYTES: Final = 64 << 10
 """An append of so many records or bytes or more is encoded at once; smaller ones are encoded together when read."""
 BLOCKS_AHEAD: Final = 16
 """Blocks to encode ahead, some 16 MiB: a client takes long to process one read, and then wants more."""
-Longs = NDArray[np.int64]
 
 EPOCH: Final = 1
 """The epoch of all chunks: the leader never changes."""
@@ -201,10 +200,9 @@ class Prefetch:
 
     def __init__(self, chunks: Chunks, loop: asyncio.AbstractEventLoop) -> None:
         self._chunks = chunks
-        self._loop = loop
         self._following = 0
         self._ends: deque[int] = deque()
-        self._due: asyncio.Handle | None = None
+        self._timer = Timer(loop)
 
     def from_offset(self, offset: int) -> None:
         """Encode until ``BLOCKS_AHEAD`` blocks are ready from an offset on, or the log has nothing more to encode."""
@@ -214,11 +212,10 @@ class Prefetch:
         self._queue()
 
     def _queue(self) -> None:
-        if self._due is None and len(self._ends) < BLOCKS_AHEAD:
-            self._due = self._loop.call_soon(self._step)
+        if not self._timer.due and len(self._ends) < BLOCKS_AHEAD:
+            self._timer.start(0, self._step)
 
     def _step(self) -> None:
-        self._due = None
         try:
             end = self._chunks.prepare(self._ends[-1] if self._ends else self._following)
         except (LogError, OSError):
@@ -230,9 +227,7 @@ class Prefetch:
     def stop(self) -> None:
         """Stop encoding."""
         self._ends.clear()
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        self._timer.stop()
 
 
 _FIRST: Final = attrgetter("first")

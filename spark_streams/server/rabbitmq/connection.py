@@ -18,21 +18,21 @@ S-11 to S-14, S-24, S-27, S-106.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import one_line
+from spark_streams.server.activity import Item, ReaderInfo, Who, WriterInfo
 from spark_streams.server.admission import Admission
+from spark_streams.server.counters import logger
 from spark_streams.server.door import LINGER_S
 from spark_streams.server.rabbitmq import dispatch
 from spark_streams.server.rabbitmq.handshake import Handshake, Reply
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.publishers import Publishers
-from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
-from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.session import ScatteredWriter, Session
+from spark_streams.server.rabbitmq.stream_requests import Work
 from spark_streams.server.rabbitmq.subscriptions import Subscriptions
 from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat, SaslAuthenticate
@@ -49,8 +49,6 @@ LARGE_FRAME_BYTES: Final = 16 << 10
 _HEARTBEAT: Final = Heartbeat().encode()
 _BETWEEN_MESSAGES: Final = (Heartbeat, Credit, StoreOffset)
 """Commands that clients send while they publish; published entries before them wait for the rest of the read."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class RabbitConnection(Session):
@@ -76,10 +74,13 @@ class RabbitConnection(Session):
         self._reading = True
         self._waiting_bytes = 0
 
-    @property
-    def client(self) -> str:
-        """The peer's own description: product, version, and the connection's name."""
-        return self._handshake.client
+    def _uses(self, who: Who) -> Iterator[Item]:
+        for publisher in list(self.publishers.open.values()):
+            served = publisher.served
+            yield WriterInfo(*who, served.stream.name, served.partition.id, publisher.reference)
+        for each in list(self.subscriptions.open.values()):
+            at = (each.served.stream.name, each.served.partition.id, each.next_offset)
+            yield ReaderInfo(*who, *at, each.name, each.name or None)
 
     # --- asyncio's side
 
@@ -218,18 +219,18 @@ class RabbitConnection(Session):
             else:
                 self._handle_in_order(lambda: dispatch.handle(self, command))
 
-    def _handle_in_order(self, handle: Callable[[], dispatch.Work | None]) -> None:
+    def _handle_in_order(self, handle: Callable[[], Work | None]) -> None:
         """Handle a frame when all entries published before it are in the log, because it may query them."""
         self.publishers.received_all()
         self._begin(self._when_stored(handle) if self.unconfirmed else handle())
 
-    async def _when_stored(self, handle: Callable[[], dispatch.Work | None]) -> None:
+    async def _when_stored(self, handle: Callable[[], Work | None]) -> None:
         await self.unconfirmed.none_left()
         work = handle()
         if work is not None:
             await work
 
-    def _begin(self, work: dispatch.Work | None) -> None:
+    def _begin(self, work: Work | None) -> None:
         """Begin work on a frame that takes longer than a turn or waits for the disk; the next frame waits for it."""
         if work is not None:
             self._work = self.node.loop.create_task(work)
@@ -255,7 +256,7 @@ class RabbitConnection(Session):
         if self._handshake.state is not HandshakeState.OPEN:
             return
         self._open = True
-        self.user = self._handshake.user
+        self.user, self.client = self._handshake.user, self._handshake.client
         self._reader.max_bytes = self._handshake.frame_max_bytes
         if not self._admission.establish(self.user):
             self.fail(ResponseCode.INTERNAL_ERROR, self._admission.limit)
@@ -286,10 +287,7 @@ class RabbitConnection(Session):
         self._reply(self._handshake.again(request))
 
     def streams_gone(self, streams: Collection[str]) -> None:
-        """Close publishers and subscriptions of gone streams, and report the streams to the peer; it does not raise."""
-        self.guarded(partial(self._drop, streams))
-
-    def _drop(self, streams: Collection[str]) -> None:
+        """Close publishers and subscriptions of gone streams, and report the streams to the peer."""
         used = self.publishers.drop(streams) | self.subscriptions.drop(streams)
         for stream in sorted(used):
             self.send(MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream).encode())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.rabbitmq import stream_requests
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
+from spark_streams.server.rabbitmq.stream_requests import Work
 from spark_streams.wire.rabbitmq.connection_commands import (
     Close,
     CommandVersions,
@@ -46,8 +47,6 @@ from spark_streams.wire.rabbitmq.stream_commands import (
 
 _UNLISTED: Final = frozenset({*range(0x11, 0x16), 0x1A, 0x1B})
 """Commands of the handshake and of the command list itself: brokers do not list them."""
-
-Work = Coroutine[object, object, None]
 
 
 def handle(session: Session, command: Command) -> Work | None:

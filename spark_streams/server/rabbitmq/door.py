@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, StoredOffset, WriterInfo, in_order
+from spark_streams.server.activity import StoredOffset
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import TcpDoor
 from spark_streams.server.rabbitmq.config import RabbitConfig
@@ -40,20 +40,6 @@ class RabbitDoor(TcpDoor):
         """Listen; see ``Door.open``."""
         node = self.node = RabbitNode(log, self.config, asyncio.get_running_loop(), self.counters)
         await self.listen(sockets, lambda admission: RabbitConnection(node, admission))
-
-    def activity(self) -> Iterator[Item]:
-        """Yield what is connected; see ``server/activity.py``."""
-        for connection in in_order(self.connections):
-            if not connection.established:
-                continue
-            who = (self.name, connection.address, connection.user)
-            yield ConnectionInfo(*who, connection.client, connection.since_ms)
-            for publisher in connection.publishers.open:
-                served = publisher.served
-                yield WriterInfo(*who, served.stream.name, served.partition.id, publisher.reference)
-            for each in connection.subscriptions.open:
-                at = (each.served.stream.name, each.served.partition.id, each.next_offset)
-                yield ReaderInfo(*who, *at, each.name, each.name or None)
 
     def stored(self) -> Iterator[StoredOffset]:
         """Yield the stored offsets, behind which consumers go on; see ``server/activity.py``."""

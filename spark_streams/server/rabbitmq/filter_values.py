@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spark_streams.log.format.batch_headers import BY_RECORD_SUFFIX, RecordCodes, decode_codes, encode_codes
+from spark_streams.log.format.batch_headers import BY_RECORD_SUFFIX, Codes, RecordCodes, decode_codes, encode_codes
 from spark_streams.log.format.record_batch import Header
+from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.columnar.gather import copied
 from spark_streams.wire.rabbitmq.hashes import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.publish_decode import Published
@@ -41,9 +41,6 @@ MAX_TABLE: Final = 255
 """The most values of a table; with more the note has hashes alone."""
 _HASH_CODES: Final = 0xFFFF
 _HASH_BYTES: Final = 4
-
-Mask = NDArray[np.bool_]
-Codes = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

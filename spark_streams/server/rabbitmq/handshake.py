@@ -61,6 +61,7 @@ class Reply:
     failed: bool = False
 
 
+@dataclass(eq=False)
 class Handshake:
     """The door's side of one connection's handshake.
 
@@ -78,32 +79,26 @@ class Handshake:
         heartbeat_s: the interval of heartbeats, as agreed; 0 for none.
     """
 
-    def __init__(
-        self,
-        config: RabbitConfig,
-        peer_host: str | None,
-        certificate: Mapping[str, Any] | None,
-        advertised: Callable[[], tuple[str, int]],
-    ) -> None:
+    config: RabbitConfig
+    peer_host: str | None
+    certificate: Mapping[str, Any] | None
+    advertised: Callable[[], tuple[str, int]]
+
+    def __post_init__(self) -> None:
         self.state = HandshakeState.CONNECTED
-        self.user = ""
-        self.client = ""
-        self.frame_max_bytes = config.frame_max_bytes
-        self.heartbeat_s = config.heartbeat_s
-        self._config = config
-        self._peer_host = peer_host
-        self._identity = common_name(certificate)
-        self._mechanism = ""
+        self.user = self.client = self._mechanism = ""
+        self.frame_max_bytes = self.config.frame_max_bytes
+        self.heartbeat_s = self.config.heartbeat_s
+        self._identity = common_name(self.certificate)
         self._challenged: str | None = None
-        self._advertised = advertised
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
         """The names of the SASL mechanisms that this peer may use."""
-        demo = [CHALLENGE_DEMO] if self._config.challenge_demo else []
+        demo = [CHALLENGE_DEMO] if self.config.challenge_demo else []
         return (
             *(["EXTERNAL"] if self._identity is not None else []),
-            *(["PLAIN", *demo] if self._config.users else []),
+            *(["PLAIN", *demo] if self.config.users else []),
         )
 
     def receive(self, command: Command) -> Reply:
@@ -113,7 +108,7 @@ class Handshake:
         if isinstance(command, PeerProperties):
             told = command.properties
             self.client = client_text(*(told.get(name) for name in ("product", "version", "connection_name")))
-            answer: Command = PeerPropertiesAnswer(command.correlation_id, properties=_properties(self._config))
+            answer: Command = PeerPropertiesAnswer(command.correlation_id, properties=_properties(self.config))
             return Reply((answer,), end=not self._step(HandshakeInput.PEER_PROPERTIES))
         if isinstance(command, SaslHandshake):
             answer = SaslHandshakeAnswer(command.correlation_id, mechanisms=self.mechanisms)
@@ -121,8 +116,8 @@ class Handshake:
         if isinstance(command, SaslAuthenticate) and self._expects(HandshakeInput.SASL_SUCCESS):
             return self._authenticate(command)
         if isinstance(command, (Tune, TuneAnswer)) and self._step(HandshakeInput.TUNE):
-            self.frame_max_bytes = _agreed(self._config.frame_max_bytes, command.frame_max_bytes)
-            self.heartbeat_s = _agreed(self._config.heartbeat_s, command.heartbeat_s)
+            self.frame_max_bytes = _agreed(self.config.frame_max_bytes, command.frame_max_bytes)
+            self.heartbeat_s = _agreed(self.config.heartbeat_s, command.heartbeat_s)
             return Reply()
         if isinstance(command, Open) and self._expects(HandshakeInput.OPEN):
             return self._open(command)
@@ -154,7 +149,7 @@ class Handshake:
         if code != ResponseCode.OK:
             return reply
         self.user, self._mechanism = user, command.mechanism
-        return Reply((*reply.send, Tune(self._config.frame_max_bytes, self._config.heartbeat_s)))
+        return Reply((*reply.send, Tune(self.config.frame_max_bytes, self.config.heartbeat_s)))
 
     def _check(self, command: SaslAuthenticate) -> tuple[ResponseCode, str]:
         """Return the code to answer, and the user."""
@@ -177,19 +172,19 @@ class Handshake:
             user, known = words[1].decode("utf-8", "replace"), self._knows(words[1], words[2])
         if not known:
             return ResponseCode.AUTHENTICATION_FAILURE, user
-        if not self._config.admits(user, self._peer_host):
+        if not self.config.admits(user, self.peer_host):
             return ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK, user
         return ResponseCode.OK, user
 
     def _knows(self, user: bytes, password: bytes) -> bool:
-        return knows(self._config.users, user.decode("utf-8", "replace"), password)
+        return knows(self.config.users, user.decode("utf-8", "replace"), password)
 
     def _open(self, command: Open) -> Reply:
         if command.virtual_host not in VIRTUAL_HOSTS:
             self._step(HandshakeInput.OPEN_FAILURE)
             refused = OpenAnswer(command.correlation_id, ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE)
             return Reply((refused,), end=True)
-        host, port = self._advertised()
+        host, port = self.advertised()
         properties = {"advertised_host": host, "advertised_port": str(port)}
         self._step(HandshakeInput.OPEN)
         return Reply((OpenAnswer(command.correlation_id, properties=properties),))

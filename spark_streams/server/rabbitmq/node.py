@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
-from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import Sequences
-from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
@@ -20,21 +19,22 @@ from spark_streams.server.turns import Worker
 
 
 class RabbitNode(DoorNode):
-    """A served log.
+    """A served log; see ``DoorNode``.
 
-    Args:
-        log: the log.
-        config: the door's settings.
-        loop: the server's.
-        counters: the door's.
+    Attributes:
+        sequences: the publishers of all partitions, with their last publishing ids.
+        publish_lock: held while entries are inflated, and until they are stored.
+        topology: the streams.
+        offsets: the offsets that consumers store.
+        groups: the single active consumers.
+        readers: the partitions that subscriptions read.
     """
 
     config: RabbitConfig
 
-    def __init__(
-        self, log: ReferenceLog, config: RabbitConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
-    ) -> None:
-        super().__init__(log, config, loop, counters, "spark-streams-rabbitmq")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        log, config, loop = self.log, self.config, self.loop
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
         self.publish_lock = asyncio.Lock()
         # A thread of its own: computations need not wait for the disk.
@@ -59,7 +59,7 @@ class RabbitNode(DoorNode):
         if not gone:
             return
         for connection in list(self.connections):
-            connection.streams_gone(gone)
+            connection.guarded(partial(connection.streams_gone, gone))
         streams = self.log.streams()
         partitions = {f"{stream.incarnation}/{name}" for stream in streams for name in stream.partitions}
         for key in self._chunks.keys() - partitions:

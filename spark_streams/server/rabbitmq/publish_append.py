@@ -20,12 +20,12 @@ from spark_streams.log.publisher_sequences import SequenceKind
 from spark_streams.server.rabbitmq.filter_values import ValueColumn, value_notes
 from spark_streams.server.rabbitmq.stored_form import Stored
 from spark_streams.server.rabbitmq.topology import Served
+from spark_streams.wire.columnar.byte_view import Mask
 
 PUBLISHERS_NOTE: Final = b"rabbitmq-publishers"
 PUBLISHERS: Final = SequenceKind(PUBLISHERS_NOTE, "rabbitmq-sequences")
 
 Ids = NDArray[np.uint64]
-Mask = NDArray[np.bool_]
 
 
 def trailer_bytes(note: bytes) -> int:

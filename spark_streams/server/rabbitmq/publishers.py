@@ -32,13 +32,13 @@ from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.log.publisher_sequences import PublisherSequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import Batch, Outcome, RefusalReason
-from spark_streams.server.rabbitmq.publish_append import Ids, Mask, PublishAppend, PublishedRun, Publisher
+from spark_streams.server.rabbitmq.publish_append import Ids, PublishAppend, PublishedRun, Publisher
 from spark_streams.server.rabbitmq.publish_parts import PublishPart, parts_of, some_of, stored_of
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.stored_form import Stored, joined
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.amqp.decode import finished
-from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.byte_view import Mask, Positions
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, decode_publish, encode_confirm, encode_publish_error
 from spark_streams.wire.rabbitmq.publisher_commands import (
@@ -60,18 +60,16 @@ class Publishers:
 
     Args:
         session: the connection.
+
+    Attributes:
+        open: the open ones, by their numbers on the connection.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._collected: dict[str, PublishAppend] = {}
-        self._open: dict[int, Publisher] = {}
+        self.open: dict[int, Publisher] = {}
         self._closed = False
-
-    @property
-    def open(self) -> list[Publisher]:
-        """The open ones."""
-        return list(self._open.values())
 
     # --- commands
 
@@ -82,13 +80,13 @@ class Publishers:
             CommandRefused: the user may not, or its number or reference cannot be used, or the stream takes no entries.
         """
         self._session.require("write", request.stream)
-        if len(request.reference.encode()) > MAX_REFERENCE_BYTES or request.publisher_id in self._open:
+        if len(request.reference.encode()) > MAX_REFERENCE_BYTES or request.publisher_id in self.open:
             raise CommandRefused(ResponseCode.PRECONDITION_FAILED)
         served = self._session.find("write", request.stream)
-        taken = {(p.served.name, p.reference) for p in self._open.values() if p.reference}
+        taken = {(p.served.name, p.reference) for p in self.open.values() if p.reference}
         if served.partition.closed or (served.name, request.reference) in taken:
             raise CommandRefused(ResponseCode.PRECONDITION_FAILED)
-        self._open[request.publisher_id] = Publisher(request.publisher_id, request.reference, served)
+        self.open[request.publisher_id] = Publisher(request.publisher_id, request.reference, served)
         self._session.node.chunks(served)  # from now on it encodes the chunks of large appends
         self._session.answer(request)
 
@@ -98,7 +96,7 @@ class Publishers:
         Raises:
             CommandRefused: there is none of this number.
         """
-        if self._open.pop(request.publisher_id, None) is None:
+        if self.open.pop(request.publisher_id, None) is None:
             raise CommandRefused(ResponseCode.PUBLISHER_DOES_NOT_EXIST)
         self._session.answer(request)
 
@@ -117,8 +115,8 @@ class Publishers:
 
     def drop(self, streams: Collection[str]) -> set[str]:
         """Close the publishers of streams that are gone; return those that had any."""
-        gone = [number for number, publisher in self._open.items() if publisher.served.name in streams]
-        used = {self._open.pop(number).served.name for number in gone}
+        gone = [number for number, publisher in self.open.items() if publisher.served.name in streams]
+        used = {self.open.pop(number).served.name for number in gone}
         for stream in used:
             self._collected.pop(stream, None)
         return used
@@ -127,7 +125,7 @@ class Publishers:
         """Close all publishers, because the connection has ended; whole frames that it sent are still stored."""
         self.received_all()
         self._closed = True
-        self._open.clear()
+        self.open.clear()
 
     # --- messages
 
@@ -191,7 +189,7 @@ class Publishers:
     def _publisher_of(self, published: Published) -> Publisher | None:
         """Return the publisher of the good entries, None when there is nothing to store; refuse the other entries."""
         number, ids = published.publisher_id, published.ids
-        publisher = self._open.get(number)
+        publisher = self.open.get(number)
         good, code, reason = 0, ResponseCode.PUBLISHER_DOES_NOT_EXIST, RefusalReason.INVALID
         if publisher is not None and publisher.failed:
             code, reason = _code_of_failure(publisher.served), RefusalReason.FAILED

@@ -1,6 +1,9 @@
 """The interface of a connection for its commands: the peer, its permissions, answers, heartbeats, entries in storing.
 
-Publishers, subscriptions and stream requests work on a ``Session``; ``connection.py`` implements it on a socket.
+Publishers, subscriptions and stream requests work on a ``Session``; ``connection.py`` implements it on a socket. Frames
+that lie in several pieces are written without joining the pieces, because chunks are large: asyncio's transports join
+them before Python 3.12; later ones do not, but those up to 3.12.8 and 3.13.1 then do not call ``pause_writing`` when
+the peer does not read.
 
 Spec: docs/specifications.md, S-14 (heartbeats), S-24 and S-106; Streams Protocol Reference, Heartbeat.
 """
@@ -8,18 +11,18 @@ Spec: docs/specifications.md, S-14 (heartbeats), S-24 and S-106; Streams Protoco
 from __future__ import annotations
 
 import asyncio
+import socket
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, Final
 
 from spark_streams.server.admission import Admission
 from spark_streams.server.door import TcpConnection
 from spark_streams.server.rabbitmq.node import RabbitNode
-from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.turns import Timer
 from spark_streams.server.users import permissions_of
-from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
@@ -147,7 +150,6 @@ class Session(TcpConnection):
         admission: its place at the door.
 
     Attributes:
-        user: who signed in; empty before the connection is open.
         client_versions: command key to the highest version that the peer accepts; empty until it reports them.
         congested: whether the peer does not read: deliver nothing until ``Subscriptions.deliver``.
         unconfirmed: the entries that are being stored.
@@ -157,7 +159,6 @@ class Session(TcpConnection):
 
     def __init__(self, node: RabbitNode, admission: Admission) -> None:
         super().__init__(node, admission, node.config.max_outgoing_bytes)
-        self.user = ""
         self.client_versions: dict[int, int] = {}
         self.congested = False
         self.unconfirmed = UnconfirmedEntries(node.loop, node.config.max_unconfirmed, self.proceed)
@@ -166,14 +167,9 @@ class Session(TcpConnection):
         self._gathered_bytes = 0
         self._gathering = False
         self._heartbeat = HeartbeatTimer(node.loop)
-        self._correlation = 0
+        self._correlation = count()
 
     # --- who the peer is and what it may do
-
-    @property
-    def deliver_version(self) -> int:
-        """The version of Deliver that the peer accepts: 2 only if it reported exactly that (S-24)."""
-        return 2 if self.client_versions.get(DELIVER_KEY) == 2 else 1
 
     def may(self, action: str, stream: str) -> bool:
         """Return whether the user may do ``action`` (``configure``, ``write`` or ``read``) to a stream."""
@@ -262,9 +258,7 @@ class Session(TcpConnection):
 
     def correlation(self) -> int:
         """Return the correlation id of the next request to the peer, from 0 on."""
-        number = self._correlation
-        self._correlation = (number + 1) % 2**32
-        return number
+        return next(self._correlation) % 2**32
 
     # --- the frames that come
 
@@ -275,3 +269,51 @@ class Session(TcpConnection):
     @abstractmethod
     def fail(self, code: int, reason: str) -> None:
         """End the connection: Close with a code and a reason, and the socket once the peer has answered."""
+
+
+MOST_PIECES: Final = 512
+"""The most pieces of one system call, which accepts at least 1,024."""
+
+
+class ScatteredWriter:
+    """Writes to the socket of a transport while the transport has nothing to write itself, else to the transport.
+
+    Args:
+        transport: the transport of a stream socket, with TLS or without.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        secret = transport.get_extra_info("sslcontext") is not None
+        self._socket: socket.socket | None = None if secret else transport.get_extra_info("socket").dup()
+
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write pieces behind earlier writes; the transport keeps those that the socket does not accept at once."""
+        if self._socket is None:
+            self._transport.writelines(pieces)
+            return
+        for piece in self._past_transport(self._socket, list(pieces)):
+            self._transport.write(piece)
+
+    def _past_transport(self, own: socket.socket, pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        """Write to the socket itself; return the pieces that it did not accept."""
+        at = 0
+        while at < len(pieces):
+            if self._transport.get_write_buffer_size() or self._transport.is_closing():
+                break
+            try:
+                sent = own.sendmsg(pieces[at : at + MOST_PIECES])
+            except OSError:
+                break  # it is full; or it is broken, which the transport notices and handles by itself
+            while at < len(pieces) and sent >= len(pieces[at]):
+                sent -= len(pieces[at])
+                at += 1
+            if sent:
+                pieces[at] = memoryview(pieces[at])[sent:]
+        return pieces[at:]
+
+    def close(self) -> None:
+        """Close the writer's own descriptor of the socket, because the transport has ended."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

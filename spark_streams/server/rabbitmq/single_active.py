@@ -108,9 +108,7 @@ class Groups:
             None when the group's members have another partition number, or none: such members cannot share a group.
         """
         key = stream_key, name
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = Group(index, lambda: self._forget(key))
+        group = self._groups.setdefault(key, Group(index, lambda: self._forget(key)))
         return group if group.index == index else None
 
     def _forget(self, key: tuple[str, str]) -> None:

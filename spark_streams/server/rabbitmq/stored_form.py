@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
+from spark_streams.log.format.varint import Longs
 from spark_streams.server.rabbitmq.filter_values import ValueColumn
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.encoded_runs import EncodedRun, fixed, join
@@ -36,8 +37,6 @@ STEP_ROWS: Final = 4_096
 
 _DATA8: Final = 0x005375A0
 _DATA32: Final = 0x005375B0
-
-Longs = NDArray[np.int64]
 
 
 class Stored(NamedTuple):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,10 +21,9 @@ from typing import Final
 
 from spark_streams.errors import LogError
 from spark_streams.log import ReferenceLog
+from spark_streams.server.counters import logger
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.turns import Timer, Worker
-
-logger = logging.getLogger("spark_streams.server")
 
 NAMESPACE: Final = "rabbitmq-offsets"
 WRITE_INTERVAL_S: Final = 0.1

@@ -21,15 +21,11 @@ _MAX_SEGMENT_BYTES: Final = 3_000_000_000
 """The largest segment that brokers allow, in bytes."""
 
 
-class BadArgument(ValueError):
-    """An argument has a value that cannot be used."""
-
-
 def stream_config(arguments: Mapping[str, str], default: StreamConfig) -> StreamConfig:
     """Return the settings that arguments give.
 
     Raises:
-        BadArgument: an argument has a value that cannot be used; the message names it.
+        ValueError: an argument has a value that cannot be used; the message names it.
     """
     settings: dict[str, Any] = {}
     for name, value in known_arguments(arguments).items():
@@ -53,7 +49,7 @@ def filter_bytes(arguments: Mapping[str, str]) -> int:
 def _number(low: int, high: int) -> Callable[[str, str], int]:
     def read(name: str, value: str) -> int:
         if not re.fullmatch(r"\d{1,19}", value) or not low <= int(value) <= high:
-            raise BadArgument(f"{name} is '{value}', expected a number from {low} to {high}")
+            raise ValueError(f"{name} is '{value}', expected a number from {low} to {high}")
         return int(value)
 
     return read
@@ -62,13 +58,13 @@ def _number(low: int, high: int) -> Callable[[str, str], int]:
 def _age_ms(name: str, value: str) -> int:
     match = _AGE.fullmatch(value)
     if match is None:
-        raise BadArgument(f"{name} is '{value}', expected such as 7D: a number and one of Y M D h m s")
+        raise ValueError(f"{name} is '{value}', expected such as 7D: a number and one of Y M D h m s")
     return int(match[1]) * _AGE_MS[match[2]]
 
 
 def _locator(name: str, value: str) -> None:
     if value not in _LOCATORS:
-        raise BadArgument(f"{name} is '{value}', expected one of {', '.join(sorted(_LOCATORS))}")
+        raise ValueError(f"{name} is '{value}', expected one of {', '.join(sorted(_LOCATORS))}")
 
 
 _ARGUMENTS: Final[Mapping[str, tuple[str | None, Callable[[str, str], int | None]]]] = {

@@ -23,13 +23,15 @@ from spark_streams.log import NO_TIMESTAMP, Partition, StoredBatch
 from spark_streams.server.rabbitmq.chunk_cache import Chunk
 from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
 from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunks, Prefetch
-from spark_streams.server.rabbitmq.filter_values import Mask, Sought
+from spark_streams.server.rabbitmq.filter_values import Sought
 from spark_streams.server.rabbitmq.session import Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.turns import Turn
+from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.rabbitmq.chunk import SELECTIONS
 from spark_streams.wire.rabbitmq.consumer_commands import (
+    DELIVER_KEY,
     OffsetSpecification,
     OffsetType,
     Subscribe,
@@ -134,7 +136,8 @@ class Subscription:
         self._threshold = request.credit // 2 if node.config.half_credit else 0
         self._sending = False
         self._next = 0
-        self._version = session.deliver_version
+        # Version 2 only if the peer reported exactly that (S-24).
+        self._version = 2 if session.client_versions.get(DELIVER_KEY) == 2 else 1
         properties = request.properties if node.config.filtering else {}
         self._filter_values = Sought(
             [value.encode() for name, value in properties.items() if name.startswith("filter.")],

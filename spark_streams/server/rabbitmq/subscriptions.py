@@ -12,13 +12,13 @@ S-61 to S-65, S-71 to S-73, S-121, S-122, S-141 to S-143.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from spark_streams.errors import LogError
 from spark_streams.log.storage.readable_partition import PartitionClosed
+from spark_streams.server.counters import logger
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.subscription import Subscription, start_offset
@@ -43,8 +43,6 @@ TURN_BYTES: Final = 2 << 20
 """Bytes that a connection sends before the others have their turn."""
 _AS_SUBSCRIBED: Final = OffsetSpecification(OffsetType.NONE)
 
-logger = logging.getLogger("spark_streams.server")
-
 
 class _Update(NamedTuple):
     """A ConsumerUpdate that the client has not answered yet."""
@@ -59,11 +57,14 @@ class Subscriptions:
 
     Args:
         session: the connection.
+
+    Attributes:
+        open: the open ones, by their numbers on the connection.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._open: dict[int, Subscription] = {}
+        self.open: dict[int, Subscription] = {}
         self._due: dict[Subscription, None] = {}
         self._updates: dict[int, _Update] = {}
         self._queued = False
@@ -73,11 +74,6 @@ class Subscriptions:
     def blocked(self) -> bool:
         """Whether a dispatch pass has not ended: no further frame may be handled before ``proceed`` is called."""
         return bool(self._due)
-
-    @property
-    def open(self) -> list[Subscription]:
-        """The open ones."""
-        return list(self._open.values())
 
     # --- commands
 
@@ -101,7 +97,7 @@ class Subscriptions:
                 subscription.close()
                 raise self._unreadable(request.stream, fault) from fault
         self._session.answer(request)
-        self._open[subscription.number] = subscription
+        self.open[subscription.number] = subscription
         if subscription.group is not None:
             subscription.group.join(subscription)
         else:
@@ -110,7 +106,7 @@ class Subscriptions:
 
     def _subscribe(self, request: Subscribe) -> Subscription:
         node, served = self._session.node, self._session.find("read", request.stream)
-        if request.subscription_id in self._open:
+        if request.subscription_id in self.open:
             raise CommandRefused(ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS)
         if sum(name.startswith("filter.") for name in request.properties) > node.config.max_filter_values:
             raise CommandRefused(ResponseCode.PRECONDITION_FAILED)
@@ -134,7 +130,7 @@ class Subscriptions:
 
     def credit(self, command: Credit) -> None:
         """Add credit, and deliver; answer only a refusal."""
-        subscription = self._open.get(command.subscription_id)
+        subscription = self.open.get(command.subscription_id)
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
         if subscription is not None:
             subscription.add_credit(command.credit)
@@ -150,7 +146,7 @@ class Subscriptions:
         Raises:
             CommandRefused: there is none of this number.
         """
-        subscription = self._open.pop(request.subscription_id, None)
+        subscription = self.open.pop(request.subscription_id, None)
         if subscription is None:
             raise CommandRefused(ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST)
         self._session.answer(request)
@@ -188,7 +184,7 @@ class Subscriptions:
             return
         update.timer.cancel()
         subscription = update.subscription
-        if self._open.get(subscription.number) is not subscription or subscription.group is None:
+        if self.open.get(subscription.number) is not subscription or subscription.group is None:
             return
         if subscription.group.answered(subscription, update.active):
             self._activate(subscription, answer.offset)
@@ -224,9 +220,9 @@ class Subscriptions:
 
     def drop(self, streams: Collection[str]) -> set[str]:
         """End the subscriptions of streams that are gone; return those that had any."""
-        gone = [subscription for subscription in self._open.values() if subscription.served.name in streams]
+        gone = [subscription for subscription in self.open.values() if subscription.served.name in streams]
         for subscription in gone:
-            del self._open[subscription.number]
+            del self.open[subscription.number]
             if subscription.group is not None:
                 subscription.group.end()
             self._end(subscription)
@@ -235,8 +231,8 @@ class Subscriptions:
     def close(self) -> None:
         """End all subscriptions, because the connection has ended."""
         self._closed = True
-        while self._open:
-            _, subscription = self._open.popitem()
+        while self.open:
+            _, subscription = self.open.popitem()
             self._end(subscription)
         for update in self._updates.values():
             update.timer.cancel()

@@ -20,18 +20,18 @@ Spec: docs/specifications.md, S-134.
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from spark_streams.errors import StreamExists, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.server.counters import logger
 from spark_streams.server.rabbitmq.stream_arguments import (
     DEFAULT_FILTER_BYTES,
-    BadArgument,
     filter_bytes,
     known_arguments,
     stream_config,
@@ -39,8 +39,6 @@ from spark_streams.server.rabbitmq.stream_arguments import (
 from spark_streams.server.stream_changes import maker_of
 from spark_streams.server.turns import Worker
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-
-logger = logging.getLogger("spark_streams.server")
 
 NAMESPACE: Final = "rabbitmq-streams"
 RESERVED_PREFIX: Final = "amq."
@@ -72,12 +70,11 @@ class Served:
         return f"{self.stream.incarnation}/{self.partition.id}"
 
 
-@dataclass(frozen=True)
-class _Record:
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the state store keeps about a log; it counts only while the log has the same incarnation."""
 
     incarnation: str
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    arguments: dict[str, str]
     bindings: tuple[str, ...] = ()
 
 
@@ -102,8 +99,7 @@ class Topology:
         self._seen: dict[str, str] = {}
         self._looked_at = -1
         for name, stored in log.state.items(NAMESPACE):
-            content: dict[str, Any] = json.loads(stored)
-            record = _Record(content["incarnation"], content["arguments"], tuple(content.get("bindings", ())))
+            record = msgspec.json.decode(stored, type=_Record)
             stream = self._stream(name)
             if stream is not None and stream.incarnation == record.incarnation:
                 self._records[name] = record
@@ -227,7 +223,7 @@ class Topology:
         try:
             # Made by another door, or without arguments: only the settings that these arguments give must be equal.
             same = stream_config(arguments, stream.config) == stream.config
-        except BadArgument:
+        except ValueError:
             return False
         return same and filter_bytes(arguments) == DEFAULT_FILTER_BYTES
 
@@ -274,18 +270,15 @@ class Topology:
             stream = self._log.create_stream(name, count, config, partition_names=partitions, maker=maker_of(user))
         except StreamExists:
             return ResponseCode.STREAM_ALREADY_EXISTS
-        except (BadArgument, ValueError) as fault:
+        except ValueError as fault:
             logger.info("stream %r is not created: %s", name, fault)
             return ResponseCode.PRECONDITION_FAILED
         except OSError as fault:
             logger.error("stream %r is not created: %s", name, fault)
             return ResponseCode.INTERNAL_ERROR
         record = _Record(stream.incarnation, known_arguments(arguments), bindings)
-        content: dict[str, Any] = {"incarnation": record.incarnation, "arguments": record.arguments}
-        if partitions is not None:
-            content["bindings"] = list(bindings)
         try:
-            self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
+            self._log.state.put(NAMESPACE, name, msgspec.json.encode(record))
         except OSError as fault:
             logger.error("stream %r is not created: %s", name, fault)
             self._remove(name)

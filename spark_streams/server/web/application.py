@@ -8,12 +8,12 @@
     GET  /events?stream=      the events of a partition            events.py
     GET  /event?stream=       one event; /event/body: its body     events.py
     GET  /publish?stream=     and POST; publish an event           publish.py
-    GET  /connections         connections, readers and writers     clients.py
-    GET  /groups              consumer groups, stored offsets      clients.py
+    GET  /connections         connections, readers and writers     observation.py
+    GET  /groups              consumer groups, stored offsets      observation.py
     GET  /metrics             figures for Prometheus               metrics.py
     GET  /live?stream=        figures, as server-sent events       live_figures.py
     GET  /sign-in             and POST; POST /sign-out             sign_in.py
-    GET  /healthz  /readyz    whether the log runs, and is ready   health.py
+    GET  /healthz  /readyz    whether the log runs, and is ready   metrics.py
     GET  /static/NAME         style and script
 
 The headers of every answer are those of ``WebConfig.answer_headers``.
@@ -22,7 +22,6 @@ The headers of every answer are those of ``WebConfig.answer_headers``.
 from __future__ import annotations
 
 import contextlib
-import logging
 import mimetypes
 import os
 from http import HTTPStatus
@@ -37,22 +36,20 @@ from starlette.routing import Route
 from spark_streams.errors import LogError
 from spark_streams.log.storage.files import is_full
 from spark_streams.redaction import one_line
+from spark_streams.server.counters import logger
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.guard import SAFE
 from spark_streams.server.http.requests import HttpError
-from spark_streams.server.web.clients import Clients
 from spark_streams.server.web.events import Events
-from spark_streams.server.web.health import Health
 from spark_streams.server.web.live_figures import LiveFigures
-from spark_streams.server.web.metrics import Metrics
+from spark_streams.server.web.metrics import Health, Metrics
+from spark_streams.server.web.observation import Clients
 from spark_streams.server.web.publish import Publish
 from spark_streams.server.web.sign_in import SignIn
 from spark_streams.server.web.site import FOLDER, SIGN_IN, Pages, SignInNeeded, Site
 from spark_streams.server.web.streams import Streams
 
 PAGES: Final[tuple[type[Pages], ...]] = (Streams, Events, Publish, Clients, Metrics, SignIn, Health)
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class WebApplication:

@@ -27,10 +27,7 @@ class WebDoor(HttpDoor):
     """
 
     config: WebConfig
-
-    def __init__(self, config: WebConfig) -> None:
-        super().__init__(config)
-        self._doors: Sequence[Any] = ()
+    _doors: Sequence[Any] = ()
 
     def observe(self, doors: Sequence[Any]) -> None:
         """Take the doors of the server, which the pages show; the server calls it before it opens them."""

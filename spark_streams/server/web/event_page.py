@@ -7,7 +7,6 @@ and the next one goes on there. Only what a row shows is decoded.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,6 +20,7 @@ from spark_streams.instants import read_instant
 from spark_streams.log import Partition, Records
 from spark_streams.log.format.records import message_columns_of
 from spark_streams.log.search import BLOCK_BYTES, Block, Search
+from spark_streams.server.counters import logger
 from spark_streams.server.web.event_parts import head_size, message_of
 from spark_streams.server.web.formats import whole
 from spark_streams.server.web.shown_text import CUT, one_visible_line, text_of
@@ -37,8 +37,6 @@ _LONG_BYTES: Final = 16 << 10
 """A longer message is shown by its first bytes, as ``event_parts.py`` finds them."""
 _MOST_STRIDE: Final = 65_536
 _END: Final = 2**63 - 1
-
-logger = logging.getLogger("spark_streams.server")
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ def _backwards(
     page.end = page.first = max(partition.first_offset, min(before, search.bounds.end, partition.next_offset))
     lowest = min(page.end, search.skipped(max(partition.first_offset, search.bounds.first)))
     stride = _stride(partition)
-    if search.everything:
+    if search.expression is None:
         stride = min(stride, most)
     while page.first > lowest and len(page.rows) < most:
         if page.spent:

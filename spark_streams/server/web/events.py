@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Generator, Iterator
 from functools import partial
 from http import HTTPStatus
@@ -19,6 +18,7 @@ from spark_streams.filters.row_columns import columns_needed
 from spark_streams.filters.tree import Expression
 from spark_streams.log import Partition, Records
 from spark_streams.log.storage.readable_partition import PartitionClosed
+from spark_streams.server.counters import logger
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.event_page import EventPage, page_of, rows_of, start_of
 from spark_streams.server.web.event_parts import body_bytes, message_of
@@ -31,8 +31,6 @@ FEW_PARTITIONS: Final = 200
 """The most partitions of a stream that a list offers; of more, one writes the name."""
 _AROUND: Final = 60
 """Characters of a filter that are shown on either side of a fault."""
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class Events(Pages):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
+from spark_streams.log.format.record_batch import NO_TIMESTAMP
 from spark_streams.server.web.shown_text import visible
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -1,18 +1,25 @@
-"""``GET /metrics``: the log's figures for Prometheus, in its text format, or in OpenMetrics where that is asked for.
+"""What machines ask that watch the log: its figures, whether it runs, and whether it is ready.
 
-Every user may ask, with the header ``Authorization`` as Prometheus sends it, and gets figures of the streams that it
-may read and of the groups that it may see; the doors' figures are for all users.
+``/metrics`` is for Prometheus, in its text format, or in OpenMetrics if the request asks for that. Every user may ask,
+with the header ``Authorization`` as Prometheus sends it, and gets figures of the streams that it may read and of the
+groups that it may see; the doors' figures are for all users.
+
+``/healthz`` is answered as long as the process answers at all; a log that does not answer is to be restarted.
+``/readyz`` is 200 when every door listens and the log's folder can be written, else 503 with the reason; such a log is
+to get no clients for now, and a restart does not help. Both are plain text, and need no sign-in.
 """
 
 from __future__ import annotations
 
+import asyncio
 from copy import deepcopy
 from functools import partial
+from http import HTTPStatus
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from spark_streams.log import Stream
@@ -87,3 +94,42 @@ class Metrics(Pages):
 
 def _readable(streams: list[Stream], known: Known) -> list[Stream]:
     return [stream for stream in streams if known.allows("read", stream.name)]
+
+
+TRIAL_S: Final = 1.0
+"""For so many seconds the outcome of one trial to write holds for all who ask: whoever may reach the page may ask."""
+
+
+class Health(Pages):
+    """The two answers."""
+
+    _trial: asyncio.Future[bool] | None = None
+    _tried_s = 0.0
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [Route("/healthz", self._healthy), Route("/readyz", self._ready)]
+
+    async def _healthy(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _ready(self, request: Request) -> Response:
+        missing = [f"the door {door.name} does not listen" for door in self._site.doors if not door.url]
+        now_s = self._site.loop.time()
+        if self._trial is None or (self._trial.done() and now_s - self._tried_s >= TRIAL_S):
+            self._trial, self._tried_s = asyncio.ensure_future(self._site.changes.step(self._writable)), now_s
+        if not await asyncio.shield(self._trial):  # a client that goes must not cancel it for the others
+            missing.append("the log's folder cannot be written: is its disk full?")
+        if missing:
+            return PlainTextResponse("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return PlainTextResponse("ready\n")
+
+    def _writable(self) -> bool:
+        """Return whether a byte can be written beside the log's files."""
+        path = self._site.log.data_dir / "ready"
+        try:
+            path.write_bytes(b"\n")
+            path.unlink()
+        except OSError:
+            return False
+        return True

@@ -11,10 +11,14 @@ from collections.abc import AsyncIterator, Generator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
 from spark_streams.log import ReferenceLog
 from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, StoredOffset, WriterInfo, behind
 from spark_streams.server.http.authorization import Known
-from spark_streams.server.web.site import Site
+from spark_streams.server.web.site import Pages, Paging, Site
 
 STEP_ITEMS: Final = 256
 """Items that are walked before others have their turn: a fraction of a millisecond."""
@@ -79,10 +83,7 @@ def group_of(groups: Groups, item: ReaderInfo | StoredOffset) -> Group | None:
     if item.group is None:
         return None
     key = (item.door, item.group, item.owner, item.stream, item.partition)
-    found = groups.get(key)
-    if found is None:
-        found = groups[key] = Group(*key)
-    return found
+    return groups.setdefault(key, Group(*key))
 
 
 def join(groups: Groups, item: Item) -> None:
@@ -230,3 +231,45 @@ def _place(group: Group) -> tuple[Any, ...]:
 def _seen(log: ReferenceLog, item: Any) -> Seen:
     """Return a reader or a group with how far it is behind."""
     return Seen(item, behind(log, item.stream, item.partition, item.next_offset))
+
+
+_ALL: Final = 1 << 62
+
+
+class Clients(Pages):
+    """The pages."""
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [Route("/connections", self._connected), Route("/groups", self._groups)]
+
+    async def _connected(self, request: Request) -> Response:
+        """Show the connections, or the readers or writers, those of one stream if one is named."""
+        known = self._site.known(request)
+        stream = request.query_params.get("stream") or None
+        show = request.query_params.get("show", "")
+        if show not in KINDS or (stream is not None and show == "connections"):
+            show = "connections" if stream is None else "readers"
+        size, observation = self._site.config.page_rows, Observation(self._site)
+        wanted = Paging(request, _ALL, size)
+        counts, rows = await observation.rows(known, stream, show, wanted.first, wanted.end)
+        paging = Paging(request, counts[show], size)
+        if paging.page != wanted.page:  # it has fewer pages
+            counts, rows = await observation.rows(known, stream, show, paging.first, paging.end)
+        return self._site.page(
+            request, "connections", known=known, rows=rows, paging=paging, show=show, counts=counts, stream=stream,
+            all_seen=self._site.sees_all(known),
+        )  # fmt: skip
+
+    async def _groups(self, request: Request) -> Response:
+        """Show the consumer groups with their stored offsets, those of one stream if one is named."""
+        known = self._site.known(request)
+        stream = request.query_params.get("stream") or None
+        observation = Observation(self._site)
+        groups = await observation.groups(known, stream)
+        paging = Paging(request, len(groups), self._site.config.page_rows)
+        rows = await observation.group_rows(groups, paging.first, paging.end)
+        return self._site.page(
+            request, "groups", known=known, rows=rows, paging=paging, stream=stream,
+            all_seen=self._site.sees_all(known),
+        )  # fmt: skip

@@ -25,7 +25,7 @@ from spark_streams.server.appender import AppendRefused, RefusalReason, append_w
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.events import FEW_PARTITIONS
 from spark_streams.server.web.shown_text import one_visible_line
-from spark_streams.server.web.site import Pages, Site
+from spark_streams.server.web.site import Pages
 from spark_streams.wire.amqp.columns.canonical import TIMESTAMP_TYPE
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
@@ -46,9 +46,7 @@ _US: Final = 1_000
 class Publish(Pages):
     """The page."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._turn = 0
+    _turn = 0
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""

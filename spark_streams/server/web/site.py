@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -28,7 +29,7 @@ from spark_streams.server.http.receive_budget import BodyBudget
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Worker
 from spark_streams.server.web.config import WebConfig
-from spark_streams.server.web.formats import FILTERS
+from spark_streams.server.web.formats import FILTERS, whole
 from spark_streams.server.web.sessions import Sessions
 from spark_streams.wire.amqp.decode import finished
 
@@ -42,12 +43,15 @@ _STEP_CHARACTERS: Final = 8 << 10
 LITTLE_BYTES: Final = 16 << 10
 """A longer form is read in the thread."""
 _NOTICE: Final = "notice"
+_KEPT_ARGUMENTS: Final = ("search", "show", "stream")
+"""What the addresses of further pages of a table keep of that of the first one."""
 
 
 class SignInNeeded(Exception):
     """A client that has not signed in requested a page."""
 
 
+@dataclass(eq=False)
 class Site:
     """The common part of all pages.
 
@@ -64,23 +68,18 @@ class Site:
         bodies: the memory of long forms, and of events' bodies that are sent as files.
     """
 
-    def __init__(
-        self,
-        log: ReferenceLog,
-        config: WebConfig,
-        doors: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        counters: DoorCounters,
-    ) -> None:
-        self.log = log
-        self.config = config
-        self.doors = doors
-        self.loop = loop
-        self.counters = counters
+    log: ReferenceLog
+    config: WebConfig
+    doors: Sequence[Any]
+    loop: asyncio.AbstractEventLoop
+    counters: DoorCounters
+
+    def __post_init__(self) -> None:
+        config = self.config
         self.worker = Worker("spark-streams-web")
         self.changes = Worker("spark-streams-web-changes")
         self.bodies = BodyBudget(config)
-        self.authorization = Authorization(log, config, "stream")
+        self.authorization = Authorization(self.log, config, "stream")
         self.sessions = Sessions(config.session_ms, config.max_sessions, time.monotonic)
 
     # --- who asks
@@ -231,6 +230,31 @@ class Pages(ABC):
     @abstractmethod
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
+
+
+class Paging:
+    """Which rows of a table a page has.
+
+    Args:
+        request: its argument ``page`` counts from 1.
+        rows: how many rows there are.
+        size: how many a page has.
+        arguments: further arguments of the page's address.
+    """
+
+    def __init__(self, request: Request, rows: int, size: int, **arguments: str) -> None:
+        asked = whole(request.query_params.get("page", ""), 9)
+        self.pages = max(1, -(-rows // size))
+        self.page = min(max(asked or 1, 1), self.pages)
+        self.first = (self.page - 1) * size
+        self.end = min(self.first + size, rows)
+        self.path = request.url.path
+        self.arguments = {key: each for key, each in request.query_params.items() if key in _KEPT_ARGUMENTS}
+        self.arguments.update(arguments)
+
+    def cut(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Return the rows of this page."""
+        return rows[self.first : self.end]
 
 
 NOTICES: Final[Mapping[str, str]] = {

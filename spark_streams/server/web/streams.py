@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,15 +21,13 @@ from spark_streams.server.users import ACTIONS
 from spark_streams.server.web.code_lines import code_of
 from spark_streams.server.web.formats import whole
 from spark_streams.server.web.observation import Observation
-from spark_streams.server.web.site import Pages
+from spark_streams.server.web.site import Pages, Paging
 from spark_streams.server.web.summaries import StreamSummary, summaries_of, summary_of
 
 _SHOWN_SETTINGS: Final = (
     "timestamp_type", "segment_max_bytes", "segment_max_age_ms", "retention_max_bytes", "retention_max_age_ms",
 )  # fmt: skip
 """The settings that the form has; the others are rare, and for the command line."""
-_KEPT_ARGUMENTS: Final = ("search", "show", "stream")
-"""The arguments that the addresses of further pages of a table keep of that of the first one."""
 
 
 class Streams(Pages):
@@ -113,31 +111,6 @@ class Streams(Pages):
         except UnknownStream as fault:
             raise HttpError(HTTPStatus.NOT_FOUND, "somebody else has deleted the stream") from fault
         return self._site.go("/", "deleted")
-
-
-class Paging:
-    """Which rows of a table a page has.
-
-    Args:
-        request: its argument ``page`` counts from 1.
-        rows: how many rows there are.
-        size: how many a page has.
-        arguments: further arguments of the page's address.
-    """
-
-    def __init__(self, request: Request, rows: int, size: int, **arguments: str) -> None:
-        asked = whole(request.query_params.get("page", ""), 9)
-        self.pages = max(1, -(-rows // size))
-        self.page = min(max(asked or 1, 1), self.pages)
-        self.first = (self.page - 1) * size
-        self.end = min(self.first + size, rows)
-        self.path = request.url.path
-        self.arguments = {key: each for key, each in request.query_params.items() if key in _KEPT_ARGUMENTS}
-        self.arguments.update(arguments)
-
-    def cut(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """Return the rows of this page."""
-        return rows[self.first : self.end]
 
 
 def _seen(streams: Sequence[Stream], known: Known, search: str) -> list[Stream]:

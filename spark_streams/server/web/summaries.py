@@ -12,7 +12,7 @@ from typing import Final
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, Stream
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
+from spark_streams.log.format.record_batch import NO_TIMESTAMP
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.wire.amqp.decode import finished
 

@@ -27,10 +27,10 @@ from spark_streams.log.format.record_batch import (
     parse_header,
     seal,
     single_record,
+    to_stored,
     verify,
 )
 from spark_streams.log.format.records import Records, decode_batches, record_headers
-from spark_streams.log.format.timestamps import to_stored
 from spark_streams.log.format.varint import decode_varints, encode_varint, encode_varints
 
 # Provenance: made by hand, with plain struct, from the format's definition and KIP-228's bit.

@@ -8,7 +8,7 @@ import socket
 import threading
 from typing import Any
 
-from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
+from spark_streams.server.rabbitmq.session import ScatteredWriter
 
 
 async def _connected(ours: socket.socket) -> tuple[asyncio.Transport, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.log.format.timestamps import NO_TIMESTAMP
+from spark_streams.log.format.record_batch import NO_TIMESTAMP
 from spark_streams.server.web.formats import hexadecimal, number, seconds, size, time
 
 

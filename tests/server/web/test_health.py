@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_streams.server import AmqpConfig, FeedConfig
-from spark_streams.server.web.health import Health
+from spark_streams.server.web.metrics import Health
 from tests.server.web.conftest import Window
 
 
@@ -48,9 +48,9 @@ def test_all_who_ask_at_once_have_one_trial(window: Window, monkeypatch: pytest.
         return True
 
     monkeypatch.setattr(Health, "_writable", writable)
-    monkeypatch.setattr("spark_streams.server.web.health.TRIAL_S", 3_600.0)
+    monkeypatch.setattr("spark_streams.server.web.metrics.TRIAL_S", 3_600.0)
     assert {window.get("/readyz").text for _ in range(5)} == {"ready\n"} and tried == 1
-    monkeypatch.setattr("spark_streams.server.web.health.TRIAL_S", 0.0)
+    monkeypatch.setattr("spark_streams.server.web.metrics.TRIAL_S", 0.0)
     assert window.get("/readyz").text == "ready\n" and tried == 2
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from spark_streams.log import LogConfig
 from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, Permissions, RabbitConfig
-from spark_streams.server.web.streams import Paging
+from spark_streams.server.web.site import Paging
 from tests.server.web.conftest import Window, shown
 
 Windows = Callable[..., Window]

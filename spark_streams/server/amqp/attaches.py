@@ -1,20 +1,24 @@
 """Reads and checks what a peer requests in an attach: the address, the link properties, and a receiver's terminus.
 
-Spec: Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
+The answer has the termini, settlement modes and link properties that are in force.
+
+Spec: AMQP 1.0 part 3 §3.5.3, §3.5.4; Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
+
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection_links import LinkConnection, LinkResources
-from spark_streams.server.amqp.consumer_groups import Groups
-from spark_streams.server.amqp.durable_termini import Resumed, Termini
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection, LinkResources
+from spark_streams.server.amqp.consumer_groups import Claim, Groups
+from spark_streams.server.amqp.durable_termini import Kept, Termini
 from spark_streams.server.amqp.error_conditions import (
     DETACH_FORCED,
     NOT_FOUND,
@@ -24,15 +28,27 @@ from spark_streams.server.amqp.error_conditions import (
 )
 from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.server.amqp.placement import Placement
-from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
-from spark_streams.wire.amqp.engine.links import Link
+from spark_streams.wire.amqp.engine.links import SETTLED, UNSETTLED, Attach, Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
-from spark_streams.wire.amqp.engine.termini import ADDRESS, DURABLE, DYNAMIC, EXPIRY, TIMEOUT, Terminus
+from spark_streams.wire.amqp.engine.termini import (
+    ADDRESS,
+    COORDINATOR,
+    DISTRIBUTION,
+    DURABLE,
+    DYNAMIC,
+    EXPIRY,
+    FILTER,
+    TIMEOUT,
+    Terminus,
+)
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
-from spark_streams.wire.amqp.values import Timestamp
+from spark_streams.wire.amqp.values import Symbol, Timestamp
+from spark_streams.wire.columnar.interleave import Ranges
 
 INFO_SUFFIX: Final = "/$info"
+_NO_OFFSET: Final = np.zeros(1, np.int64)
+"""In the place of a message's offset, as it is not sent again."""
 
 _MAX_EPOCH: Final = 2**63 - 1
 """The answer gives the epoch as an AMQP long (A-2)."""
@@ -63,13 +79,12 @@ class ConsumerResources(LinkResources):
 
     config: AmqpConfig
 
-    def __init__(
-        self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
-    ) -> None:
-        placement = Placement(config.redirects, bind_unrequested=config.bind_unrequested)
-        super().__init__(log, config, loop, counters, placement)
-        self.termini = Termini(log, loop, config.max_durable_links)
-        self.groups = Groups(log, config.reset_epoch, config.max_groups)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config = self.config
+        self.placement = Placement(config.redirects, bind_unrequested=config.bind_unrequested)
+        self.termini = Termini(self.log, self.loop, config.max_durable_links)
+        self.groups = Groups(self.log, config.reset_epoch, config.max_groups)
 
     def close(self) -> None:
         """Finish work that has begun, and write durable state."""
@@ -115,7 +130,7 @@ class ConsumerAttach:
         never = self.source.field(EXPIRY, str, "") == "never"
         return None if never else int(self.source.field(TIMEOUT, int, 0))
 
-    def resume(self) -> Resumed | None:
+    def resume(self) -> Kept | None:
         """Return the kept state of its terminus, if it is durable and has one."""
         if not self.durable:
             return None
@@ -162,8 +177,10 @@ def address_of(terminus: Terminus | None) -> str:
     """Return the address of a terminus.
 
     Raises:
-        LinkRefused: it has none.
+        LinkRefused: it has none, or is the coordinator of transactions.
     """
+    if terminus is not None and terminus.code == COORDINATOR:
+        raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
     if terminus is None or terminus.field(DYNAMIC, bool, False):
         raise LinkRefused(NOT_IMPLEMENTED, "a node without an address cannot be made here: name a stream")
     address = str(terminus.field(ADDRESS, str, ""))
@@ -183,17 +200,6 @@ def named_stream(log: ReferenceLog, address: str) -> Stream | None:
     return next((stream for name in stream_names(address) if (stream := log.find(name)) is not None), None)
 
 
-def find_stream(log: ReferenceLog, address: str) -> Stream:
-    """Return the stream of an address; see ``stream_names``.
-
-    Raises:
-        LinkRefused: there is no such stream (amqp:not-found).
-    """
-    if (stream := named_stream(log, address)) is not None:
-        return stream
-    raise LinkRefused(NOT_FOUND, f"there is no stream '{address:.200}' here")
-
-
 def permitted_stream(node: LinkResources, user: str, action: str, address: str) -> Stream:
     """Return the stream of an address, if a user may ``write`` or ``read`` it.
 
@@ -203,7 +209,9 @@ def permitted_stream(node: LinkResources, user: str, action: str, address: str) 
     """
     permissions = permissions_of(node.config.permissions, user)
     if permissions is None or any(permissions.allow(action, name) for name in stream_names(address)):
-        stream = find_stream(node.log, address)
+        stream = named_stream(node.log, address)
+        if stream is None:
+            raise LinkRefused(NOT_FOUND, f"there is no stream '{address:.200}' here")
         if permissions is None or permissions.allow(action, stream.name):
             return stream
     raise LinkRefused(UNAUTHORIZED, f"user '{user}' may not {action} stream '{address:.200}'")
@@ -211,3 +219,55 @@ def permitted_stream(node: LinkResources, user: str, action: str, address: str) 
 
 def _kind(value: Any) -> str:
     return type(value).__name__
+
+
+def to_producer(link: Link, bound: str | None) -> Attach:
+    """Return the answer to the attach of a link on which the peer sends events, or requests."""
+    target = link.target and link.target.but({DURABLE: None})
+    return Attach(link.source, target, link.settles, properties=_properties(bound, None))
+
+
+def to_consumer(
+    link: Link, source: Terminus, filters: LinkFilters, bound: str | None, claim: Claim | None, *, durable: bool
+) -> Attach:
+    """Return the answer to the attach of a link on which the door sends events of a source."""
+    source = source.but({FILTER: dict(filters.echo) or None, DISTRIBUTION: Symbol("copy")})
+    if not durable:
+        source = source.but({DURABLE: None, EXPIRY: Symbol("link-detach"), TIMEOUT: None})
+    return to_receiver(link, source, properties=_properties(bound, claim))
+
+
+def to_receiver(
+    link: Link,
+    source: Terminus | None,
+    *,
+    offered: Sequence[str] = (),
+    properties: Mapping[str, Any] | None = None,
+) -> Attach:
+    """Return the answer to the attach of any link on which the door sends: settled where the receiver asks for it."""
+    settles = SETTLED if link.settles == SETTLED else UNSETTLED
+    return Attach(source, link.target, settles, link.receiver_settles, offered, properties)
+
+
+def _properties(bound: str | None, claim: Claim | None) -> dict[str, Any]:
+    properties: dict[str, Any] = {} if bound is None else {PARTITION: Symbol(bound)}
+    if claim is not None:
+        properties |= {CONSUMER_GROUP: claim.group.name, EPOCH: claim.epoch}
+    return properties
+
+
+class MessageLink(AttachedLink):
+    """A link on which the door sends single messages that are no events: they are not sent again.
+
+    Args:
+        connection, link, log_stream: see ``AttachedLink``; the link's attach is answered.
+    """
+
+    def __init__(self, connection: LinkConnection, link: Link, log_stream: Stream | None) -> None:
+        super().__init__(connection, link, log_stream)
+        self._deliveries = link.outgoing
+        link.attach(to_receiver(link, link.source and link.source.but({FILTER: None, DURABLE: None})))
+
+    def _send(self, message: bytes) -> None:
+        whole = Ranges(np.frombuffer(message, np.uint8), _NO_OFFSET, np.array([len(message)]))
+        self._deliveries.send(whole, offsets=_NO_OFFSET)
