@@ -55,15 +55,16 @@ from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 from spark_streams.wire.amqp.transfer_encode import split_message
 from spark_streams.wire.amqp.transfer_frames import read_transfers, split_frames
 from spark_streams.wire.amqp.values import Described, UInt, ULong
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.fetch_arguments import decode_fetch
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import LineBlocks, parse_lines
 from spark_streams.wire.feed.strict_json import check_json, depth_of, load_json
 from spark_streams.wire.rabbitmq import connection_commands, stream_commands
 from spark_streams.wire.rabbitmq.chunk import decode_chunk, encode_selection
 from spark_streams.wire.rabbitmq.compression import Compression
+from spark_streams.wire.rabbitmq.connection_commands import decode
 from spark_streams.wire.rabbitmq.consumer_commands import decode_deliver, encode_deliver_head
 from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.frames import Command, Frame, FrameReader
@@ -76,7 +77,6 @@ from spark_streams.wire.rabbitmq.publish_decode import (
     publish_parts,
 )
 from spark_streams.wire.rabbitmq.publish_v2 import filtered_begins
-from spark_streams.wire.rabbitmq.registry import decode
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 from tests.wire.amqp.engine.serving import OPENING, serving
 from tests.wire.rabbitmq.chunks import encode_chunk

@@ -32,7 +32,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     ResolveOffsetSpec,
     ResolveOffsetSpecAnswer,
 )
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStatsAnswer
 
 _FIRST: Final = OffsetSpecification(OffsetType.FIRST)

@@ -27,10 +27,10 @@ from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Spar
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import format_offset, offset_number
 from spark_streams.position import EARLIEST, Position
+from spark_streams.wire.rabbitmq.connection_commands import COMMANDS
 from spark_streams.wire.rabbitmq.consumer_commands import StoreOffset
-from spark_streams.wire.rabbitmq.publisher_commands import MAX_REFERENCE_BYTES, PUBLISH_KEY
-from spark_streams.wire.rabbitmq.registry import COMMANDS
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode
+from spark_streams.wire.rabbitmq.publish_decode import MAX_REFERENCE_BYTES, PUBLISH_KEY
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
 
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}

@@ -21,7 +21,7 @@ from spark_streams.client.retry import retrying
 from spark_streams.client.tcp import costly, final
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, LocalProtocolError, NotFound, PeerError, Refused, SparkStreamsError
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import NO_LEADER, Metadata, MetadataAnswer
 
 _T = TypeVar("_T")

@@ -40,10 +40,9 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 from spark_streams.redaction import safe_text
-from spark_streams.wire.rabbitmq import registry
+from spark_streams.wire.rabbitmq import connection_commands
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat
-from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, FrameReader, Request
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, FrameReader, Request, ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import MetadataAnswer, Partitions, Route
 
 A = TypeVar("A", bound=Command)
@@ -327,12 +326,12 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
             raise self._lost(fault) from fault
 
     def _take(self, frame: Frame) -> None:
-        if frame.key in registry.COLUMNAR_KEYS:
+        if frame.key in connection_commands.COLUMNAR_KEYS:
             self.events.append(frame)
             return
         if frame.key in _ANSWERED_AS_ASKED:
             frame = frame._replace(key=frame.key | ANSWER)
-        command = registry.decode(frame)
+        command = connection_commands.decode(frame)
         if isinstance(command, Heartbeat):
             return
         if isinstance(command, Close):

@@ -15,9 +15,8 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, ResolveOffsetSpec, Subscribe
-from spark_streams.wire.rabbitmq.frames import Request
-from spark_streams.wire.rabbitmq.publisher_commands import DeclarePublisher, QueryPublisherSequence
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.frames import Request, ResponseCode, code_name
+from spark_streams.wire.rabbitmq.publish_decode import DeclarePublisher, QueryPublisherSequence
 from spark_streams.wire.rabbitmq.stream_commands import (
     Create,
     CreateSuperStream,

@@ -21,14 +21,13 @@ from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import advice, refused
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 from spark_streams.wire.rabbitmq.compression import Compression
-from spark_streams.wire.rabbitmq.publish_decode import PublishErrors
-from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
-from spark_streams.wire.rabbitmq.publisher_commands import (
+from spark_streams.wire.rabbitmq.frames import code_name
+from spark_streams.wire.rabbitmq.publish_decode import (
+    PublishErrors,
     QueryPublisherSequence,
     QueryPublisherSequenceAnswer,
 )
-from spark_streams.wire.rabbitmq.publishing import RabbitPublishing
-from spark_streams.wire.rabbitmq.response_codes import code_name
+from spark_streams.wire.rabbitmq.publish_encode import RabbitPublishing, encode_publish, encode_sub_batches
 
 Ids = NDArray[np.uint64]
 

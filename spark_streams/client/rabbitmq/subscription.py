@@ -40,8 +40,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     UnsubscribeAnswer,
     decode_deliver,
 )
-from spark_streams.wire.rabbitmq.frames import Command, Frame
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import Command, Frame, ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, MetadataUpdate
 
 FIRST_CREDIT: Final = 10

@@ -38,8 +38,8 @@ from spark_streams.client.rabbitmq.stream_publisher import Entries, query_sequen
 from spark_streams.client.retry import LONG_BACKOFF, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError, SparkStreamsError
-from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
-from spark_streams.wire.rabbitmq.publishing import RabbitPublishing
+from spark_streams.wire.rabbitmq.publish_decode import PUBLISH_KEY
+from spark_streams.wire.rabbitmq.publish_encode import RabbitPublishing
 
 HELD_IN_FLIGHTS: Final = 10
 """The publisher may hold back this many times option maxInFlight while it compares streams: an attempt leaves out no

@@ -10,11 +10,13 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.rabbitmq import stream_requests
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.wire.rabbitmq.connection_commands import (
+    SERVER_RECEIVES,
     Close,
     CommandVersions,
     ExchangeCommandVersions,
     Heartbeat,
     SaslAuthenticate,
+    decode,
 )
 from spark_streams.wire.rabbitmq.consumer_commands import (
     ConsumerUpdateAnswer,
@@ -26,13 +28,12 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     Unsubscribe,
 )
 from spark_streams.wire.rabbitmq.frames import Command, Frame, Request
-from spark_streams.wire.rabbitmq.publisher_commands import (
+from spark_streams.wire.rabbitmq.publish_decode import (
     PUBLISH_KEY,
     DeclarePublisher,
     DeletePublisher,
     QueryPublisherSequence,
 )
-from spark_streams.wire.rabbitmq.registry import SERVER_RECEIVES, decode
 from spark_streams.wire.rabbitmq.stream_commands import (
     Create,
     CreateSuperStream,
