@@ -52,7 +52,7 @@ from spark_streams.wire.amqp.performatives import (
 )
 from spark_streams.wire.amqp.sasl import SaslClient, SaslLogin, SaslServer
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
-from spark_streams.wire.amqp.transfer_encode import split_message
+from spark_streams.wire.amqp.transfer_encode import Sender, split_message
 from spark_streams.wire.amqp.transfer_frames import read_transfers, split_frames
 from spark_streams.wire.amqp.values import Described, UInt, ULong
 from spark_streams.wire.feed.discovery import decode_discovery
@@ -450,7 +450,7 @@ def _(size: int) -> Do:
 
 @many("amqp: parts of a message", 20)
 def _(size: int) -> Do:
-    parts = list(split_message(b"x" * 100 * size, channel=0, handle=0, delivery_id=9, max_frame_bytes=150))
+    parts = list(split_message(b"x" * 100 * size, sender=Sender(0, 0), delivery_id=9, max_frame_bytes=150))
 
     def read() -> None:
         head = PartHead.of(read_performative(parts[0]))
@@ -480,7 +480,7 @@ FLOW = encode_frame(0, 0x13, [UInt(0), UInt(9), UInt(0), UInt(9), UInt(1), UInt(
 
 
 def sent(number: int, handle: int, body: bytes) -> Iterable[bytes]:
-    return split_message(memoryview(body), channel=0, handle=handle, delivery_id=number, max_frame_bytes=512)
+    return split_message(memoryview(body), sender=Sender(0, handle), delivery_id=number, max_frame_bytes=512)
 
 
 for title, (least, of_links) in OF_LINKS.items():

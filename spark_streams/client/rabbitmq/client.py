@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbitmq import bounds
-from spark_streams.client.rabbitmq.cluster import Cluster, present
-from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.cluster import Cluster
+from spark_streams.client.rabbitmq.errors import present, refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.routing import partitions_of
@@ -135,7 +135,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             for name in names:
                 outcome = outcomes[name]
                 if not isinstance(outcome, NotFound):
-                    there[name] = bounds.to_bounds(outcome)
+                    there[name] = Bounds.of_numbers(outcome.first, outcome.last)
                 elif self._super_stream:
                     gone[name] = outcome
                 else:

@@ -145,13 +145,7 @@ def _read_head(buffer: Readable, start: int, end: int, least: int, what: str) ->
 
 
 def decode_publish(
-    buffer: Readable,
-    start: int,
-    end: int,
-    version: int,
-    *,
-    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
-    max_inflated_bytes: int = MAX_INFLATED_BYTES,
+    buffer: Readable, start: int, end: int, version: int, *, max_inflated_bytes: int = MAX_INFLATED_BYTES
 ) -> Published:
     """Read the content of a Publish frame.
 
@@ -160,14 +154,13 @@ def decode_publish(
         start: first byte after key and version, inclusive.
         end: end of the frame, exclusive.
         version: the frame's version, 1 or 2.
-        max_uncompressed_bytes: the most bytes to which one sub-batch may inflate; a larger one is a bad one.
         max_inflated_bytes: the most bytes to which all sub-batches of the frame may inflate together; the first that
             exceeds it is a bad one.
 
     Raises:
         RemoteProtocolError: the frame itself is malformed. A bad sub-batch is not an error: see ``Published.bad_from``.
     """
-    (whole,) = filter(None, _parts(buffer, start, end, version, _Limits(max_uncompressed_bytes, max_inflated_bytes)))
+    (whole,) = filter(None, _parts(buffer, start, end, version, _Limits(MAX_PLAIN_BYTES, max_inflated_bytes)))
     return whole
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.arrays import layout
-from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.byte_view import Positions, run_ends
 from spark_streams.wire.columnar.interleave import Ranges, heads, interleave
 from spark_streams.wire.rabbitmq.frames import frame_head
 from spark_streams.wire.rabbitmq.publish_decode import PUBLISH_KEY
@@ -159,7 +160,7 @@ def encode_sub_batches(
 
 
 def _frame_bounds(sizes: Positions, max_frame_bytes: int, rows: Positions | None = None) -> Iterator[tuple[int, int]]:
-    """Yield the entries of each frame, as half-open ranges."""
+    """Return the entries of each frame, as half-open ranges."""
     room = (max_frame_bytes or 0x7FFFFFFF) - FRAME_HEAD_BYTES
     if sizes.size and sizes.max() > room:
         entry = int((sizes > room).argmax())
@@ -168,12 +169,7 @@ def _frame_bounds(sizes: Positions, max_frame_bytes: int, rows: Positions | None
             f"row {row}: {sizes[entry]} bytes with the entry's head: expected at most {room}, so that it fits into a "
             f"frame of {room + FRAME_HEAD_BYTES} bytes"
         )
-    bounds = np.concatenate(([0], np.cumsum(sizes)))
-    first = 0
-    while first < sizes.size:
-        end = int(np.searchsorted(bounds, bounds[first] + room, "right")) - 1
-        yield first, end
-        first = end
+    return pairwise([0, *run_ends(np.cumsum(sizes), room)])
 
 
 def _frame(publisher_id: int, version: int, entries: int, content: list[Any]) -> bytes:
