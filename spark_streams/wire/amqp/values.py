@@ -181,3 +181,8 @@ class Pairs(list[tuple[Any, Any]]):
 def by_symbol(values: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
     """Return a map of AMQP's with symbols for keys; None for no entry."""
     return {Symbol(name): value for name, value in values.items()} if values else None
+
+
+def coded(first: int, *names: str) -> dict[Any, int]:
+    """Return the codes of types whose descriptors follow one another, by these and by their symbolic names."""
+    return {key: code for code, name in enumerate(names, first) for key in (code, Symbol(f"amqp:{name}:list"))}
