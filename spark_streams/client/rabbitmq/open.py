@@ -1,6 +1,6 @@
 """Opens a connection: connect, introduce, sign in, tune, open the virtual host, exchange versions.
 
-``wire/rabbitmq/handshake_states.py`` has the order: each state has one step, and its outcome leads to the next state.
+``wire/rabbitmq/connection_commands.py`` has the order: each state has one step, whose outcome leads to the next state.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21 to S-26.
 """

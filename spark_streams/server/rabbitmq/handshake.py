@@ -1,6 +1,6 @@
 """Runs the handshake of a connection until it is open: authenticates the peer and agrees on limits, without sockets.
 
-``wire/rabbitmq/handshake_states.py`` has the states and transitions. Heartbeats are accepted in any state. A command
+``wire/rabbitmq/connection_commands.py`` has the states and transitions. Heartbeats are accepted in any state. A command
 without a row in the present state ends the connection without an answer, as at brokers: an unauthenticated peer learns
 nothing. Only PeerProperties and SaslHandshake are answered before it ends.
 
