@@ -14,7 +14,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parent / "how-it-works.md"
 PICTURES = (
-    ("RabbitMQ handshake", "spark_streams.wire.rabbitmq.handshake_states:TRANSITIONS"),
+    ("RabbitMQ handshake", "spark_streams.wire.rabbitmq.connection_commands:TRANSITIONS"),
     ("AMQP half of an endpoint", "spark_streams.wire.amqp.engine.endpoints:TRANSITIONS"),
 )
 """The name of each picture in the page, and its table: a module and a name in it."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_streams.client.rabbitmq.subscription import Consumer as Consumer
     from spark_streams.client.rabbitmq.task_publisher import TaskPublisher as TaskPublisher
     from spark_streams.wire.amqp.columns.encode import encode_columns as encode_columns
-    from spark_streams.wire.rabbitmq.publishing import RabbitPublishing as RabbitPublishing
+    from spark_streams.wire.rabbitmq.publish_encode import RabbitPublishing as RabbitPublishing
 
 _HOMES: Final = {
     "spark_streams.client.amqp.client": ("AmqpClient",),
@@ -35,7 +35,7 @@ _HOMES: Final = {
     "spark_streams.client.digested_rows": ("TaskIdentity",),
     "spark_streams.client.rabbitmq.routing": ("key_hash",),
     "spark_streams.wire.amqp.columns.encode": ("encode_columns",),
-    "spark_streams.wire.rabbitmq.publishing": ("RabbitPublishing",),
+    "spark_streams.wire.rabbitmq.publish_encode": ("RabbitPublishing",),
 }
 """Module to the names that it exports; none is the name of a module of this package, which Python would set."""
 

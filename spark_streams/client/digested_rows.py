@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.byte_view import run_ends
 
 BLOCK_ROWS: Final = 1_024
 """Rows of a block, unless a sub-entry batch holds more: one checksum covers that many rows."""
@@ -268,20 +269,3 @@ def _binary(values: pa.LargeBinaryArray) -> Iterator[bytes | NDArray[np.uint8]]:
 def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
     keys = rows.column("key").cast(pa.large_binary()).fill_null(b"")
     return np.diff(layout(rows.column("value"))[0]) + np.diff(layout(keys)[0]) + _ROW_BYTES
-
-
-def run_ends(totals: NDArray[np.int64], most: int, most_rows: int) -> list[int]:
-    """Return the ends of consecutive runs of rows, each as long as its limits allow; it has at least one row.
-
-    Args:
-        totals: the size of each row and all rows before it together.
-        most: the size of a run at most.
-        most_rows: rows of a run at most.
-    """
-    ends: list[int] = []
-    end = before = 0
-    while end < len(totals):
-        end = min(max(end + 1, int(np.searchsorted(totals, before + most, side="right"))), end + most_rows)
-        ends.append(end)
-        before = int(totals[end - 1])
-    return ends

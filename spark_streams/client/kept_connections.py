@@ -72,7 +72,7 @@ class KeptConnections(Generic[_C]):
     A thread answers their peers' heartbeats and closes them in the end; it exists as long as there are any.
 
     Args:
-        kept_s: how many seconds a connection stays that nobody takes.
+        kept_s: how many seconds a connection stays that nobody takes; 0 to keep none.
     """
 
     def __init__(self, kept_s: float = KEPT_S) -> None:
@@ -80,6 +80,10 @@ class KeptConnections(Generic[_C]):
         self._idle: dict[Hashable, tuple[_C, float]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    def key(self, endpoint: Endpoint, timeout_ms: int, also: Hashable = None) -> Hashable | None:
+        """Return the key of a client's connections, see ``kept_key``; None where none are kept."""
+        return kept_key(endpoint, timeout_ms, also) if self._kept_s else None
 
     def take(self, key: Hashable | None) -> _C | None:
         """Return the connection that was given back last under this key, if it is still there and not broken.

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_streams.endpoint import Node
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.tree import Expression
-from spark_streams.offsets import MAX_OFFSET, first_wanted, offset_number, start_hint
+from spark_streams.offsets import MAX_OFFSET, first_wanted, format_offset, offset_number, start_hint
 from spark_streams.position import After, At, Earliest, Position
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 
@@ -48,6 +48,14 @@ class Bounds:
     closed: bool = False
     starts_after: str | None = None
     cursor_from: tuple[str, ...] = ()
+
+    @classmethod
+    def of_numbers(cls, first: int, last: int | None) -> Bounds:
+        """Return the bounds of a partition by the first number that it may have, and the last one, None for none."""
+        truncated = format_offset(first - 1) if first > 0 else None
+        if last is None or last < first:
+            return cls(None, None, truncated, tells_truncated=True)
+        return cls(format_offset(first), format_offset(last), truncated, tells_truncated=True)
 
     def count_from(self, position: Position) -> int | None:
         """Return how many offsets there are from a position on, where they are numbers; None for no offset."""

@@ -39,7 +39,7 @@ from spark_streams.options.names import (
 )
 from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position
-from spark_streams.wire.rabbitmq.publishing import Codec, RabbitPublishing, Routing
+from spark_streams.wire.rabbitmq.publish_encode import Codec, RabbitPublishing, Routing
 
 MAX_NAME_BYTES: Final = 255
 """Bytes of the longest name of a consumer, in UTF-8: the broker silently drops offsets under a longer one."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import parse_lines
 
 ROUNDS = 11

@@ -27,7 +27,7 @@ from spark_streams.client.amqp import request_links
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.web_socket import SUBPROTOCOLS, WebSocket
-from spark_streams.client.feed import timed_adapter
+from spark_streams.client.feed import http as feed_http
 from spark_streams.client.feed.http import FeedSession
 from spark_streams.client.proxy import Proxy, connect_through
 from spark_streams.client.rabbitmq.open import open_connection
@@ -129,16 +129,16 @@ class SetByThePeer:
     """The clock of a feed's client; to connect takes a while by it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, made = 100.0, timed_adapter.connect
+        self.now_s, made = 100.0, feed_http.connect
 
         def slowly(*given: Any) -> socket.socket:
             connected = made(*given)
             self.now_s += CONNECTING_S
             return connected
 
-        for module in (timed, timed_adapter, retry, urllib3.util.timeout):
+        for module in (timed, feed_http, retry, urllib3.util.timeout):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        monkeypatch.setattr(timed_adapter, "connect", slowly)
+        monkeypatch.setattr(feed_http, "connect", slowly)
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_the_answer_has_what_is_left(
     def take() -> None:
         clock.now_s += LONG_S - CONNECTING_S - 10
 
-    monkeypatch.setattr(timed_adapter.TimedHTTPConnection, "response_class", Noted)
+    monkeypatch.setattr(feed_http.TimedHTTPConnection, "response_class", Noted)
     with Taking(scheme, tmp_path, take).asked() as session:
         assert session.send("POST", body=MUCH).body() == b"{}"
     assert had == [pytest.approx(10.0)]

@@ -27,7 +27,7 @@ from spark_streams.server import (
     RabbitConfig,
     ServerThread,
 )
-from spark_streams.wire.rabbitmq.publisher_commands import DeclarePublisher, DeclarePublisherAnswer
+from spark_streams.wire.rabbitmq.publish_decode import DeclarePublisher, DeclarePublisherAnswer
 from spark_streams.wire.rabbitmq.stream_commands import Create, CreateAnswer
 from tests.door_urls import plain_url
 from tests.real_rabbitmq.by_hand import Peer

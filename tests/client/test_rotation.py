@@ -18,7 +18,7 @@ from spark_streams.errors import AuthenticationFailed, OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.secrets import CalledSecret, FileSecret
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from tests.client.feed.scripted import QUICK, Reply, Request, Scripted
 
 issued = "token-1"

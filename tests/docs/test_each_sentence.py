@@ -73,7 +73,8 @@ NO_MESSAGE = {
         "spark_streams/instants.py: (?P<year>",
         "spark_streams/testing/query.py: <KeptQuery",
         "spark_streams/testing/notebook.py: <iframe src=",
-        "spark_streams/wire/rabbitmq/handshake_states.py",
+        "spark_streams/wire/rabbitmq/connection_commands.py: SaslAuthenticate, answered",
+        "spark_streams/wire/rabbitmq/connection_commands.py: Open, answered",
     ),
     "what was being done, in front of a message": (
         "spark_streams/client/rabbitmq/client.py: the list of streams: metadata",

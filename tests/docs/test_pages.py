@@ -12,7 +12,7 @@ import yaml
 
 from docs.option_tables import PAGES
 from spark_streams.cli import main
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.frames import ResponseCode, code_name
 from tests.docs.pages import ERRORS, ROOT, code_spans, tables
 from tests.docs.syntax import parsed, pieces_of, sources, texts_in
 

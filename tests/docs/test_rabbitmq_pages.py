@@ -22,7 +22,7 @@ from spark_streams.options.rabbitmq_stream import FORMAT as OPTIONS
 from spark_streams.options.rabbitmq_stream import parse_sink, parse_source
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 from spark_streams.server import Permissions
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.frames import ResponseCode, code_name
 from spark_streams.wire.rabbitmq.stream_commands import CreateSuperStream, CreateSuperStreamAnswer
 from tests.cli.conftest import Doors, ServedHere, served_here, serving
 from tests.docs.pages import ROOT, blocks, code_spans, tables, told

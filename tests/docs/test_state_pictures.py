@@ -7,8 +7,8 @@ from enum import Enum
 import pytest
 
 from docs.state_pictures import PAGE, PICTURES, picture, table_of, written
-from spark_streams.wire.rabbitmq import handshake_states
-from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeInput, HandshakeState
+from spark_streams.wire.rabbitmq import connection_commands
+from spark_streams.wire.rabbitmq.connection_commands import TRANSITIONS, HandshakeInput, HandshakeState
 from tests.docs.pages import blocks
 
 
@@ -23,13 +23,13 @@ def test_a_row_that_leaves_the_table_changes_the_page(
     row: tuple[HandshakeState, HandshakeInput], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rest = {other: following for other, following in TRANSITIONS.items() if other != row}
-    monkeypatch.setattr(handshake_states, "TRANSITIONS", rest)
+    monkeypatch.setattr(connection_commands, "TRANSITIONS", rest)
     assert written(PAGE.read_text()) != PAGE.read_text()
 
 
 def test_a_row_that_comes_to_the_table_changes_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     more = {**TRANSITIONS, (HandshakeState.OPEN, HandshakeInput.OPEN): HandshakeState.OPEN}
-    monkeypatch.setattr(handshake_states, "TRANSITIONS", more)
+    monkeypatch.setattr(connection_commands, "TRANSITIONS", more)
     assert written(PAGE.read_text()) != PAGE.read_text()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from spark_streams.server.amqp import error_conditions
 from spark_streams.wire.amqp.engine import session
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.frames import ResponseCode, code_name
 from tests.docs.messages import Message, messages, messages_of
 from tests.docs.pages import ROOT, code_spans, tables
 

@@ -29,14 +29,14 @@ from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.event_batches import split_batch
 from spark_streams.wire.amqp.sasl import SaslServer
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
-from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
+from spark_streams.wire.feed.line import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
 from spark_streams.wire.rabbitmq.chunk import decode_chunk
 from spark_streams.wire.rabbitmq.compression import decompress
+from spark_streams.wire.rabbitmq.connection_commands import decode
 from spark_streams.wire.rabbitmq.frames import FrameReader
 from spark_streams.wire.rabbitmq.publish_decode import decode_publish
-from spark_streams.wire.rabbitmq.registry import decode
 from tests.fuzz import amqp_cases, event_hubs_cases, feed_cases, rabbit_cases
 from tests.fuzz.mutation import damaged
 from tests.real_rabbitmq import by_hand as hand

@@ -52,18 +52,19 @@ from spark_streams.wire.amqp.performatives import (
 )
 from spark_streams.wire.amqp.sasl import SaslClient, SaslLogin, SaslServer
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
-from spark_streams.wire.amqp.transfer_encode import split_message
+from spark_streams.wire.amqp.transfer_encode import Sender, split_message
 from spark_streams.wire.amqp.transfer_frames import read_transfers, split_frames
 from spark_streams.wire.amqp.values import Described, UInt, ULong
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.fetch_arguments import decode_fetch
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import LineBlocks, parse_lines
 from spark_streams.wire.feed.strict_json import check_json, depth_of, load_json
 from spark_streams.wire.rabbitmq import connection_commands, stream_commands
 from spark_streams.wire.rabbitmq.chunk import decode_chunk, encode_selection
 from spark_streams.wire.rabbitmq.compression import Compression
+from spark_streams.wire.rabbitmq.connection_commands import decode
 from spark_streams.wire.rabbitmq.consumer_commands import decode_deliver, encode_deliver_head
 from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.frames import Command, Frame, FrameReader
@@ -76,7 +77,6 @@ from spark_streams.wire.rabbitmq.publish_decode import (
     publish_parts,
 )
 from spark_streams.wire.rabbitmq.publish_v2 import filtered_begins
-from spark_streams.wire.rabbitmq.registry import decode
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 from tests.wire.amqp.engine.serving import OPENING, serving
 from tests.wire.rabbitmq.chunks import encode_chunk
@@ -450,7 +450,7 @@ def _(size: int) -> Do:
 
 @many("amqp: parts of a message", 20)
 def _(size: int) -> Do:
-    parts = list(split_message(b"x" * 100 * size, channel=0, handle=0, delivery_id=9, max_frame_bytes=150))
+    parts = list(split_message(b"x" * 100 * size, sender=Sender(0, 0), delivery_id=9, max_frame_bytes=150))
 
     def read() -> None:
         head = PartHead.of(read_performative(parts[0]))
@@ -480,7 +480,7 @@ FLOW = encode_frame(0, 0x13, [UInt(0), UInt(9), UInt(0), UInt(9), UInt(1), UInt(
 
 
 def sent(number: int, handle: int, body: bytes) -> Iterable[bytes]:
-    return split_message(memoryview(body), channel=0, handle=handle, delivery_id=number, max_frame_bytes=512)
+    return split_message(memoryview(body), sender=Sender(0, handle), delivery_id=number, max_frame_bytes=512)
 
 
 for title, (least, of_links) in OF_LINKS.items():

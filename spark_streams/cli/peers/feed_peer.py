@@ -21,7 +21,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, Refused
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.secrets import Secret
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import MAX_LINE_BYTES
 
 

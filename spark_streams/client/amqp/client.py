@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from spark_streams import filters
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.connections import Connections
+from spark_streams.client.amqp.connections import Connections, Reached
 from spark_streams.client.amqp.dialects import Inquiries
 from spark_streams.client.amqp.dialects.event_hubs import EventHubsInquiries
 from spark_streams.client.amqp.dialects.event_streams import EventStreamsInquiries
-from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
+from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries, of_each_partition
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
 from spark_streams.client.amqp.management import change_stream
 from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk
@@ -33,7 +33,7 @@ from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.log_client import Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import DEFAULT_BACKOFF, Backoff
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import LocalProtocolError, NotFound, Refused
+from spark_streams.errors import LocalProtocolError, Refused
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.wire.amqp.columns.encode import encode_columns
@@ -114,7 +114,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         if self._dialect is None:
-            self._dialect = self._connections.retrying(lambda connection, _: connection.dialect)
+            self._dialect = self._connections.retrying(lambda to: to.connection.dialect)
         return self._dialect
 
     @property
@@ -130,7 +130,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             ConnectFailed, AuthenticationFailed: no connection, or the peer does not accept the credentials.
             DeadlineExceeded, RemoteProtocolError: the peer does not answer in time, or breaks the protocol.
         """
-        return self._connections.retrying(lambda c, at: self._inquiries(c).describe(c, at, stream))
+        return self._connections.retrying(lambda to: self._inquiries(to).describe(to, stream))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the peer's properties, and ``capabilities``: those that it offers.
@@ -138,7 +138,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._connections.retrying(lambda connection, _: _shown(connection))
+        return self._connections.retrying(lambda to: _shown(to.connection))
 
     def streams(self) -> list[str] | None:
         """Return the names of the streams that we may read; None for a peer that does not list them.
@@ -148,7 +148,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._connections.retrying(lambda connection, _: self._inquiries(connection).list_streams(connection))
+        return self._connections.retrying(lambda to: self._inquiries(to).list_streams(to.connection))
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many retained events there are after each position (from it on, for ``At``).
@@ -158,7 +158,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._connections.retrying(lambda c, at: self._inquiries(c).remaining(c, at, stream, positions))
+        return self._connections.retrying(lambda to: self._inquiries(to).remaining(to, stream, positions))
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the offset of the first event, in log order, whose timestamp is not earlier than ``timestamp_ms``.
@@ -170,9 +170,9 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
-        def ask(connection: Connection, at: str | None) -> str | None:
-            where = (at, stream, partition, timestamp_ms)
-            return self._inquiries(connection).first_at_time(connection, self._receivers, *where)
+        def ask(to: Reached) -> str | None:
+            inquiries, binding = self._inquiries(to), Binding(stream, partition)
+            return inquiries.first_at_time(to.connection, binding, timestamp_ms, partial(self._receivers.attach, to))
 
         try:
             return self._connections.retrying(ask)
@@ -212,11 +212,11 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         """
         partitions = self.describe(stream).partitions
 
-        def ask(connection: Connection, at: str | None) -> Pushdown:
-            pushed = self._push(connection, expression)
+        def ask(to: Reached) -> Pushdown:
+            pushed = self._push(to, expression)
             if pushed.filters and partitions:
-                binding, starts = Binding(stream, next(iter(partitions))), connection.dialect.starts(EARLIEST)
-                link = self._receivers.attach(connection, at, binding, starts, pushed)
+                binding, starts = Binding(stream, next(iter(partitions))), to.connection.dialect.starts(EARLIEST)
+                link = self._receivers.attach(to, binding, starts, pushed)
                 link.close()
                 if not pushed.in_force(link.taken):
                     return Pushdown(None, expression)
@@ -224,17 +224,15 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         return self._connections.retrying(ask)
 
-    def _inquiries(self, connection: Connection) -> Inquiries:
-        connection.peer.check_dialect()
-        return self._by_dialect[connection.dialect.name]
+    def _inquiries(self, to: Reached) -> Inquiries:
+        to.connection.peer.check_dialect()
+        return self._by_dialect[to.connection.dialect.name]
 
-    def _push(
-        self, connection: Connection, expression: Expression | None, read: RangeRead | None = None
-    ) -> PushedFilter:
+    def _push(self, to: Reached, expression: Expression | None, read: RangeRead | None = None) -> PushedFilter:
         """Split a filter for the peer; push nothing of a filter that it has refused."""
-        if self._receivers.has_refused(expression):
+        if expression in self._receivers.refused:
             return nothing_pushed(expression)
-        return self._inquiries(connection).push(expression, connection, read)
+        return self._inquiries(to).push(expression, to.connection, read)
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return a text for the event at each offset, which differs for another event at that offset.
@@ -244,7 +242,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._connections.retrying(lambda c, at: self._inquiries(c).log_identity(c, at, stream, offsets))
+        return self._connections.retrying(lambda to: self._inquiries(to).log_identity(to, stream, offsets))
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> AmqpOffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
@@ -252,7 +250,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
             return self._connections.run(
-                lambda c, to: self._receivers.attach(c, to, binding, c.dialect.starts(at, behind))
+                lambda to: self._receivers.attach(to, binding, to.connection.dialect.starts(at, behind))
             )
 
         return AmqpOffsetWalk(attach, _startable(start), end)
@@ -282,10 +280,10 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
     def _reader(self, read: RangeRead, binding: Binding, max_rows: int, max_bytes: int) -> RangeReader:
         def attach(at: Earliest | At | After, behind: Earliest | After, whole: bool) -> Link:
-            def receiver(connection: Connection, to: str | None) -> Link:
-                pushed = nothing_pushed(read.filter) if whole else self._push(connection, read.filter, read)
-                starts = connection.dialect.starts(at, behind)
-                return self._receivers.attach(connection, to, binding, starts, pushed, reads=True)
+            def receiver(to: Reached) -> Link:
+                pushed = nothing_pushed(read.filter) if whole else self._push(to, read.filter, read)
+                starts = to.connection.dialect.starts(at, behind)
+                return self._receivers.attach(to, binding, starts, pushed, reads=True)
 
             return self._connections.run(receiver)
 
@@ -317,16 +315,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             NotFound: there is no queue of the first partition's name.
             Refused: the user may not write there.
         """
-        found: list[str] = []
-        while True:
-            name = f"{super_stream}-{len(found)}"
-            try:
-                self.publisher(name).close()
-            except NotFound:
-                if not found:
-                    raise
-                return tuple(found)
-            found.append(name)
+        return tuple(of_each_partition(super_stream, lambda name: self.publisher(name).close()))
 
     def create(self, stream: str, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Have our log create a stream of one or more partitions, with its settings; see ``Management.change``.
@@ -342,7 +331,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
     def _connected(self) -> Connection:
         """Return an open connection for a request that is sent once, as only its first answer shows what it did."""
-        return self._connections.retrying(lambda connection, _: connection)
+        return self._connections.retrying(lambda to: to.connection)
 
     def settings(self, stream: str) -> dict[str, Any]:
         """Return the settings of a stream, by the names that its peer has for them.
@@ -351,7 +340,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             Refused: the peer does not tell them; the text says who does.
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._connections.retrying(lambda c, _: self._inquiries(c).settings(c, stream))
+        return self._connections.retrying(lambda to: self._inquiries(to).settings(to.connection, stream))
 
     def publisher(self, stream: str, *, partition: str | None = None, exchange: str | None = None) -> Publisher:
         """Return an at-least-once sender.
@@ -367,10 +356,11 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
-        def attach(connection: Connection, at: str | None) -> Link:
+        def attach(to: Reached) -> Link:
+            connection = to.connection
             if partition is not None:
                 connection.peer.check_dialect()
-            address = at or connection.dialect.target_address(stream, partition)
+            address = to.at or connection.dialect.target_address(stream, partition)
             if exchange is not None:
                 address = exchange
             return attach_sender(connection, address, Binding(stream, partition))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import LinkRedirected
 from spark_streams.client.hosts import Hosts
-from spark_streams.client.kept_connections import KeptConnections, kept_key
+from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.retry import DEFAULT_BACKOFF, Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused
@@ -25,8 +25,15 @@ _T = TypeVar("_T")
 MAX_REDIRECTS: Final = 5
 """Redirects that are followed for one link; more mean that containers redirect to each other."""
 
-Operation = Callable[[Connection, str | None], _T]
-"""Takes an open connection, and the address that a redirect named; None for the operation's own."""
+
+class Reached(NamedTuple):
+    """Where an operation runs: on an open connection, ``at`` the address of a redirect; None for its own."""
+
+    connection: Connection
+    at: str | None = None
+
+
+Operation = Callable[[Reached], _T]
 
 
 class Connections:
@@ -52,8 +59,8 @@ class Connections:
         self._endpoint = endpoint
         self._timeout_ms = timeout_ms
         self._dialect = dialect
-        self._kept = kept
-        self._key = None if kept is None else kept_key(endpoint, timeout_ms, dialect)
+        self._kept = kept or KeptConnections(0)
+        self._key = self._kept.key(endpoint, timeout_ms, dialect)
         self._hosts = Hosts(endpoint, timeout_ms)
         self._open: list[Connection] = []
         self._closed = False
@@ -71,7 +78,7 @@ class Connections:
         Where connections are not kept, this is ``close``.
         """
         own = next((each for each in self._open if each.server_name is None and not each.broken), None)
-        if own is not None and self._kept is not None:
+        if own is not None:
             self._open.remove(own)
             own.streams.clear()  # a queue may be deleted and created again as one of another type
             self._kept.give_back(self._key, own)
@@ -103,7 +110,7 @@ class Connections:
         for _ in range(MAX_REDIRECTS + 1):
             connection = connect()
             try:
-                return operation(connection, address)
+                return operation(Reached(connection, address))
             except LinkRedirected as redirect:
                 # Scheme, credentials and TLS stay: a redirect may move a link, but not make it less safe.
                 endpoint = self._endpoint.at((redirect.network_host, redirect.port))
@@ -124,7 +131,7 @@ class Connections:
             connection = self._with_room(host, None)
             if connection is not None:
                 return connection
-        kept = None if self._kept is None or self._closed else self._kept.take(self._key)
+        kept = None if self._closed else self._kept.take(self._key)
         if kept is not None:
             self._open.append(kept)
             return kept

@@ -87,9 +87,8 @@ class DrainTimer:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._deadline = Deadline(link.connection.timeout_ms)
-        self._drain_after_s = (
-            NARROWED_DRAIN_AFTER_S if link.narrowed or link.connection.dialect.has_holes else DRAIN_AFTER_S
-        )
+        holes = link.narrowed or link.connection.dialect.numeric_offsets
+        self._drain_after_s = NARROWED_DRAIN_AFTER_S if holes else DRAIN_AFTER_S
         self._drains = link.connection.dialect.drains
         self.draining = False
         self._told: object = None

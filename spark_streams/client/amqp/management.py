@@ -122,7 +122,7 @@ class Management:
 
     def _answers(self, requests: Sequence[_Request], what: str) -> list[Received]:
         """Return the answers to requests, in their order; see ``read``."""
-        encoded = [partial(_encode, said, body) for said, body in requests]
+        encoded = [partial(encode_request, said=said, body=body) for said, body in requests]
         return self._links.answers(encoded, what)
 
 
@@ -147,10 +147,6 @@ def _plain(value: Any) -> str | int | float | None:
     if value is None or isinstance(value, bool | float):
         return value
     return int(value) if isinstance(value, int) else str(value)
-
-
-def _encode(said: Mapping[str, str], body: Any, message_id: str, reply_to: str) -> bytes:
-    return encode_request(message_id, reply_to, said, body)
 
 
 def _status(said: Mapping[str, Any]) -> tuple[Any, str, str]:

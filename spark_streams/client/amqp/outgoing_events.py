@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from spark_streams.wire.amqp.batch_encode import join_batches
 from spark_streams.wire.amqp.dialects.dialect import Dialect
 from spark_streams.wire.columnar.arrays import layout
-from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.byte_view import Positions, run_ends
 
 MAX_BATCH_BYTES: Final = 256 << 10
 """Bytes of a batch, at most: what every tier of Event Hubs takes. Larger ones would save nothing more, while events
@@ -87,9 +88,7 @@ def outgoing_events(
         yield OutgoingEvents(payloads, first_row)
         return
     most, bounds = min(max_bytes or MAX_BATCH_BYTES, MAX_BATCH_BYTES), layout(payloads)[0]
-    at = 0
-    while at < len(payloads):
-        stop = max(at + 1, int(np.searchsorted(bounds, bounds[at] + JOINED_BYTES, side="right")) - 1)
+    for at, stop in pairwise([0, *run_ends(bounds[1:], JOINED_BYTES)]):
         some = payloads.slice(at, stop - at)
         joined = join_batches(some, dialect.places, most, FEWEST_EVENTS)
         if joined is None:
@@ -97,4 +96,3 @@ def outgoing_events(
         else:
             formats = np.where(joined.batched, dialect.batch_format, 0).astype(np.uint32)
             yield OutgoingEvents(joined.payloads, first_row + at, formats, joined.rows, joined.bounds)
-        at = stop

@@ -351,7 +351,7 @@ class RangeReader:
             PositionLost: events are gone, or the stream ends before the range, and losses fail the query.
             RemoteProtocolError: the peer reports that it retains them.
         """
-        bounds, narrowed, has_holes = self._bounds(), self._link.narrowed, self._dialect.has_holes
+        bounds, narrowed, has_holes = self._bounds(), self._link.narrowed, self._dialect.numeric_offsets
         available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
         start = self._first_gap or self._start
         asks = (has_holes or (narrowed and self._ask_for_loss)) and not isinstance(start, Earliest)
@@ -386,7 +386,7 @@ class RangeReader:
         range was planned by: only an answer that came after its description reached the end is certain, and for that
         this waits as long as a peer may be silent.
         """
-        if self._reaches_end or not self._dialect.has_holes:
+        if self._reaches_end or not self._dialect.numeric_offsets:
             return True
         bounds = self._bounds()
         behind = bounds is not None and (bounds.latest is None or bounds.latest < self.read.end)

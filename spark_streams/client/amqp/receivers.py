@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.connections import Reached
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_receiver
 from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed
 from spark_streams.errors import Refused, SparkStreamsError
@@ -26,19 +26,14 @@ class Receivers:
     """Attaches receivers."""
 
     def __init__(self) -> None:
-        self._refused: set[Expression | None] = set()
+        self.refused: set[Expression | None] = set()
         """The filters that the peer refused; the client does not push them again."""
         self._untaken: set[object] = set()
         """Descriptors of the start filters that the peer did not accept; the client tries them last from then on."""
 
-    def has_refused(self, expression: Expression | None) -> bool:
-        """Return whether the peer refused a filter, which is not to be pushed again."""
-        return expression in self._refused
-
     def attach(
         self,
-        connection: Connection,
-        at: str | None,
+        to: Reached,
         binding: Binding,
         starts: tuple[StartFilter, ...],
         pushed: PushedFilter = _NOTHING,
@@ -50,8 +45,7 @@ class Receivers:
         A refusal may concern any of the filters: then the client tries again without the pushed ones.
 
         Args:
-            connection: the connection to the peer.
-            at: source address, if not the dialect's for the binding: the one to which the peer has redirected.
+            to: the connection to the peer, and the source address if it is not the dialect's for the binding.
             binding: what the link is bound to, with a partition.
             starts: filters for one position, the preferred one first.
             pushed: the filter of the events; its part that the client checks becomes the link's ``residual``.
@@ -63,9 +57,10 @@ class Receivers:
             NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
             DeadlineExceeded: the peer did not answer in time.
         """
+        connection = to.connection
         connection.peer.check_dialect()
         own = connection.dialect.source_address(binding.stream, binding.partition, binding.consumer_group)
-        address = at or own
+        address = to.at or own
         first: SparkStreamsError | None = None
         for start in sorted(starts, key=lambda each: each.filter.descriptor in self._untaken):
             try:
@@ -75,8 +70,8 @@ class Receivers:
                     raise
                 if isinstance(fault, Refused) and pushed.filters:
                     _log.warning("%s: reading goes on without asking the peer to filter", fault)
-                    link = self.attach(connection, at, binding, starts, nothing_pushed(pushed.whole), reads=reads)
-                    self._refused.add(pushed.whole)
+                    link = self.attach(to, binding, starts, nothing_pushed(pushed.whole), reads=reads)
+                    self.refused.add(pushed.whole)
                     return link
                 first = first or fault
                 continue

@@ -129,32 +129,34 @@ class TokenGrants:
         now_s = self._source.clock()
         if now_s >= self._next_s:
             for hub, grant in self._grants.items():
-                if grant.asked is None and now_s >= grant.due_s:
-                    self._renew(hub, grant, now_s)
+                if grant.asked is None and grant.token is not None and now_s >= grant.due_s:
+                    self._renew(hub, grant, grant.token)
             self._schedule()
         if self._is_busy:
             self._exchange()
 
     # --- when
 
-    def _renew(self, hub: str, grant: _Grant, now_s: float) -> None:
+    def _renew(self, hub: str, grant: _Grant, former: Token) -> None:
         """Ask for a newer token; without one, go on with the old one as long as it is valid."""
-        assert grant.token is not None
-        until_s = grant.token.expires_s
-        fault: SparkStreamsError
         try:
             token = self._source.token(hub)
-        except SparkStreamsError as caught:
-            fault = caught
+        except SparkStreamsError as fault:
+            self._go_on(grant, former, fault)
+            return
+        if token != former or former.expires_s is None:
+            self._ask(grant, token)
         else:
-            if token != grant.token or until_s is None:
-                self._ask(grant, token)
-                return
-            fault = self._source.refused(hub, "the token runs out, and there is no newer one")
+            self._go_on(grant, former, self._source.refused(hub, "the token runs out, and there is no newer one"))
+
+    def _go_on(self, grant: _Grant, former: Token, fault: SparkStreamsError) -> None:
+        """Go on with the former token, as long as it holds."""
+        now_s, until_s = self._source.clock(), former.expires_s
         if until_s is None or now_s >= until_s:
             raise fault
         _log.warning("%s; going on with the former token for %d s", fault, until_s - now_s)
         grant.due_s = min(now_s + AGAIN_S, until_s)
+        self._schedule()
 
     def _ask(self, grant: _Grant, token: Token) -> Deadline:
         deadline = Deadline(self._connection.timeout_ms)
@@ -223,19 +225,14 @@ class TokenGrants:
             asked, grant.asked, grant.request, grant.deadline = grant.asked, None, None, None
             if reply.status in TAKEN:
                 self._taken(grant, asked)
-            elif grant.token is None:
-                grant.fault = self._refused(hub, reply.status, reply.description)
+                continue
+            fault = self._refused(hub, reply.status, reply.description)
+            if grant.token is None:
+                grant.fault = fault
+            elif not fault.retriable:
+                raise fault
             else:
-                self._not_renewed(grant, self._refused(hub, reply.status, reply.description))
-
-    def _not_renewed(self, grant: _Grant, fault: SparkStreamsError) -> None:
-        now_s = self._source.clock()
-        until_s = None if grant.token is None else grant.token.expires_s
-        if not fault.retriable or until_s is None or now_s >= until_s:
-            raise fault
-        _log.warning("%s; going on with the former token for %d s", fault, until_s - now_s)
-        grant.due_s = min(now_s + AGAIN_S, until_s)
-        self._schedule()
+                self._go_on(grant, grant.token, fault)
 
     def _refused(self, hub: str, status: int, description: str) -> SparkStreamsError:
         said = f"status {status}" + (f", {description}" if description else "")

@@ -22,9 +22,9 @@ from spark_streams.client.retry import Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError
 from spark_streams.redaction import safe_text
-from spark_streams.wire.feed.dialect import NDJSON, ZEH_V1, Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
 from spark_streams.wire.feed.fetch_arguments import FIRST, LAST, Fetch
+from spark_streams.wire.feed.line import NDJSON, ZEH_V1, Dialect
 from spark_streams.wire.feed.lines import Lines
 from spark_streams.wire.feed.strict_json import load_json
 

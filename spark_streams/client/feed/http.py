@@ -1,12 +1,17 @@
 """Makes signed HTTP calls to a feed with pooled connections and timeouts, and names call and answer in its errors.
 
 No message ever holds a credential, the query that the user wrote into the url, or a feed's token.
+
+A request is bounded as a whole: to connect, to pass a proxy, to send, and to get an answer. The library's time-outs
+are for each of these steps anew, for each address of a host, and for each byte of an answer; behind a SOCKS proxy they
+still are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -14,13 +19,15 @@ from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util import Timeout
 
 from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
 from spark_streams.client.feed.response import Response
-from spark_streams.client.feed.timed_adapter import TimedAdapter
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
+from spark_streams.client.timed import TimedResponse, connect, left_s
 from spark_streams.client.tls import tls_context
 from spark_streams.client.what_answers import known_right, secured_advice, was_right
 from spark_streams.endpoint import Endpoint
@@ -34,7 +41,7 @@ from spark_streams.errors import (
 )
 from spark_streams.redaction import remember, safe_text
 from spark_streams.secrets import FreshSecret, Secret
-from spark_streams.wire.feed.dialect import NDJSON
+from spark_streams.wire.feed.line import NDJSON
 
 SHOWN_BYTES: Final = 8_000
 """Bytes of an answer that are read for its first line."""
@@ -264,6 +271,55 @@ class FeedSession:
         if origin not in self._environment:
             self._environment[origin] = self._session.merge_environment_settings(url, {}, True, self._verify, None)
         return self._environment[origin]
+
+
+class TimedHTTPConnection(HTTPConnection):
+    """A connection that is made, takes a request, and answers, within its time-out, which begins when it is set."""
+
+    response_class = TimedResponse
+
+    @property
+    def timeout(self) -> float:
+        """The seconds that are left, which the library gives its socket before a step; each request sets them."""
+        return left_s(self._until)
+
+    @timeout.setter
+    def timeout(self, seconds: object) -> None:
+        self._until = time.monotonic() + seconds if isinstance(seconds, float | int) else 0.0
+
+    def send(self, data: Any) -> None:
+        """Send the head of a request, or its body, within the time that is left."""
+        if self.sock is not None:  # else it connects first
+            self.sock.settimeout(self.timeout)
+        super().send(data)
+
+    def _tunnel(self) -> None:
+        super()._tunnel()
+        self.sock.settimeout(self.timeout)  # for the handshake of TLS
+
+    def _new_conn(self) -> socket.socket:
+        try:
+            return connect((self._dns_host, self.port), self._until)
+        except (OSError, UnicodeError, OverflowError) as fault:  # the host is no name, the port no number
+            raised = ConnectTimeoutError if isinstance(fault, TimeoutError) else NewConnectionError
+            raise raised(self, str(fault)) from fault
+
+
+class TimedHTTPSConnection(TimedHTTPConnection, HTTPSConnection):
+    """The same with TLS."""
+
+
+_TIMED: Final[dict[Any, Any]] = {HTTPConnection: TimedHTTPConnection, HTTPSConnection: TimedHTTPSConnection}
+
+
+class TimedAdapter(requests.adapters.HTTPAdapter):
+    """Makes requests on connections that are timed as a whole."""
+
+    def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
+        """Return the pool of connections for a request; see the library."""
+        pool = super().get_connection_with_tls_context(*arguments, **named)
+        pool.ConnectionCls = _TIMED.get(pool.ConnectionCls, pool.ConnectionCls)
+        return pool
 
 
 class _AnyHostName(TimedAdapter):

@@ -23,7 +23,7 @@ from spark_streams.client.digested_rows import PART_SCHEMA, Label, Part, Parts, 
 from spark_streams.client.feed.client import FEED_BACKOFF
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import FeedSession
-from spark_streams.client.kept_connections import KeptConnections, kept_key
+from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.retry import Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
@@ -94,9 +94,9 @@ class HttpFeed:
     """
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int, kept: KeptConnections[FeedSession] | None = None) -> None:
-        self._kept = kept
-        self._key = None if kept is None else kept_key(endpoint, timeout_ms)
-        self._session = (None if kept is None else kept.take(self._key)) or FeedSession(endpoint, timeout_ms)
+        self._kept = kept or KeptConnections(0)
+        self._key = self._kept.key(endpoint, timeout_ms)
+        self._session = self._kept.take(self._key) or FeedSession(endpoint, timeout_ms)
 
     def check(self) -> None:
         """Publish no rows, to check that the feed exists and accepts our credentials.
@@ -152,10 +152,7 @@ class HttpFeed:
 
     def close(self) -> None:
         """Close the connections, or leave them to the next task: each has given its whole answer, or is closed."""
-        if self._kept is not None:
-            self._kept.give_back(self._key, self._session)
-        else:
-            self._session.close()
+        self._kept.give_back(self._key, self._session)
 
 
 @dataclass

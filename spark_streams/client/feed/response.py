@@ -13,8 +13,7 @@ from spark_streams.client.feed.errors import first_line, mapped
 from spark_streams.client.timed import TimedResponse
 from spark_streams.errors import ConnectionLost, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.columnar.arrays import strings
-from spark_streams.wire.feed.dialect import ZEH, ZEH_V1, Dialect
-from spark_streams.wire.feed.line import read_line
+from spark_streams.wire.feed.line import ZEH, ZEH_V1, Dialect, read_line
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 
 PIECE_BYTES: Final = 1 << 20

@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_streams.client.log_client import Bounds
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import refusal, refused
+from spark_streams.client.rabbitmq.errors import present, refusal
 from spark_streams.client.rabbitmq.probes import probe, probe_all
 from spark_streams.errors import PeerError, RemoteProtocolError
-from spark_streams.offsets import MAX_OFFSET, format_offset
+from spark_streams.offsets import MAX_OFFSET
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import (
     OffsetSpecification,
@@ -32,7 +31,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     ResolveOffsetSpec,
     ResolveOffsetSpecAnswer,
 )
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStatsAnswer
 
 _FIRST: Final = OffsetSpecification(OffsetType.FIRST)
@@ -79,10 +78,7 @@ def extent(connection: Connection, stream: str) -> Extent:
         PeerError: the error that ``extents`` returns.
         TransportError, RemoteProtocolError: as for ``extents``.
     """
-    found = extents(connection, [stream])[stream]
-    if isinstance(found, PeerError):
-        raise found
-    return found
+    return present(extents(connection, [stream])[stream])
 
 
 def settled(
@@ -143,8 +139,8 @@ def _by_probes(connection: Connection, streams: Sequence[str]) -> dict[str, Exte
 def _stats(connection: Connection, streams: Sequence[str]) -> dict[str, Mapping[str, int] | PeerError]:
     asked = [(StreamStats(stream), f"stream '{stream}': stats") for stream in streams]
     found: dict[str, Mapping[str, int] | PeerError] = {
-        stream: answer.values if answer.ok else refused(answer.code, StreamStats, what, connection.endpoint)
-        for stream, answer, (_, what) in zip(streams, connection.ask_all(asked, StreamStatsAnswer), asked, strict=True)
+        stream: answer if isinstance(answer, PeerError) else answer.values
+        for stream, answer in zip(streams, connection.answers(asked, StreamStatsAnswer), strict=True)
     }
     # For an empty stream that begins above 0 RabbitMQ 4.4 reports the offset before it for first and last chunk; a
     # stream of one message, or of one chunk that is not committed, looks the same. The place of the first chunk
@@ -205,14 +201,6 @@ def _checked(stream: str, first: int, last: int) -> Extent:
     if max(first, last) > MAX_OFFSET:
         raise RemoteProtocolError(f"stream '{stream}': offset {max(first, last)}: expected up to {MAX_OFFSET}")
     return Extent(max(first, 0), last if last >= 0 else None)
-
-
-def to_bounds(found: Extent) -> Bounds:
-    """Return an extent as bounds: a first offset above 0 means that retention has removed the offsets before it."""
-    truncated = format_offset(found.first - 1) if found.first > 0 else None
-    if found.last is None or found.last < found.first:
-        return Bounds(None, None, truncated, tells_truncated=True)
-    return Bounds(format_offset(found.first), format_offset(found.last), truncated, tells_truncated=True)
 
 
 def chunk_at(connection: Connection, stream: str, offset: int) -> ChunkHeader | None:

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbitmq import bounds
-from spark_streams.client.rabbitmq.cluster import Cluster, present
-from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.cluster import Cluster
+from spark_streams.client.rabbitmq.errors import present, refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.routing import partitions_of
@@ -27,10 +27,10 @@ from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Spar
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import format_offset, offset_number
 from spark_streams.position import EARLIEST, Position
+from spark_streams.wire.rabbitmq.connection_commands import COMMANDS
 from spark_streams.wire.rabbitmq.consumer_commands import StoreOffset
-from spark_streams.wire.rabbitmq.publisher_commands import MAX_REFERENCE_BYTES, PUBLISH_KEY
-from spark_streams.wire.rabbitmq.registry import COMMANDS
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode
+from spark_streams.wire.rabbitmq.publish_decode import MAX_REFERENCE_BYTES, PUBLISH_KEY
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
 
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
@@ -135,7 +135,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             for name in names:
                 outcome = outcomes[name]
                 if not isinstance(outcome, NotFound):
-                    there[name] = bounds.to_bounds(outcome)
+                    there[name] = Bounds.of_numbers(outcome.first, outcome.last)
                 elif self._super_stream:
                     gone[name] = outcome
                 else:

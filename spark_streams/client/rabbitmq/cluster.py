@@ -15,13 +15,13 @@ from typing import Final, TypeVar
 
 from spark_streams.client.hosts import Hosts, is_host_fault, unreachable_fault
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import is_unavailable, refused
+from spark_streams.client.rabbitmq.errors import is_unavailable, present, refused
 from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.client.retry import retrying
 from spark_streams.client.tcp import costly, final
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, LocalProtocolError, NotFound, PeerError, Refused, SparkStreamsError
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import NO_LEADER, Metadata, MetadataAnswer
 
 _T = TypeVar("_T")
@@ -117,6 +117,10 @@ class Cluster:
         Raises:
             PeerError, Refused: as for ``near``, for the first stream that has such an error.
         """
+
+        def alone(connection: Connection, stream: str) -> _T:
+            return present(operation(connection, [stream])[stream])
+
         groups: dict[Connection, list[str]] = {}
         default: Connection | None = None
         for stream in streams:
@@ -136,7 +140,7 @@ class Cluster:
             outcome = found[stream]
             if stream in placed:
                 assert isinstance(outcome, Refused)
-                outcome = self._at_another_member(stream, _alone(operation), at[stream], outcome, placed[stream])
+                outcome = self._at_another_member(stream, alone, at[stream], outcome, placed[stream])
             elif not isinstance(outcome, PeerError):
                 self._near[stream] = at[stream]
             out[stream] = _unless_refused(outcome)
@@ -334,25 +338,6 @@ class _Placed:
     leader: int
     replicas: tuple[int, ...]
     nodes: Mapping[int, Node]
-
-
-def _alone(operation: JointOperation[_T]) -> Operation[_T]:
-    """Return the operation for one stream."""
-
-    def alone(connection: Connection, stream: str) -> _T:
-        found = operation(connection, [stream])[stream]
-        if isinstance(found, PeerError):
-            raise found
-        return found
-
-    return alone
-
-
-def present(found: _T | NotFound) -> _T:
-    """Return a result; raise the error that there is no such stream."""
-    if isinstance(found, NotFound):
-        raise found
-    return found
 
 
 def _unless_refused(outcome: _T | PeerError) -> _T | NotFound:

@@ -22,13 +22,13 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from spark_streams.client.log_client import PRODUCT
-from spark_streams.client.rabbitmq.errors import close_fault, refused
+from spark_streams.client.rabbitmq.errors import close_fault, present, refused
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost
 from spark_streams.endpoint import Endpoint, Node
@@ -36,17 +36,19 @@ from spark_streams.errors import (
     ConnectionLost,
     DeadlineExceeded,
     LocalProtocolError,
+    PeerError,
     RemoteProtocolError,
     SparkStreamsError,
 )
 from spark_streams.redaction import safe_text
-from spark_streams.wire.rabbitmq import registry
+from spark_streams.wire.rabbitmq import connection_commands
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat
-from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, FrameReader, Request
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, FrameReader, Request, ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import MetadataAnswer, Partitions, Route
 
 A = TypeVar("A", bound=Command)
+Told: TypeAlias = A | PeerError
+"""An answer, or the error for its code."""
 
 MAX_DELIVER_BYTES: Final = 256 << 20
 """The largest accepted frame. Deliver carries a whole chunk, which the agreed frame size does not bound (S-12)."""
@@ -161,10 +163,16 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
             PeerError: the broker answered with another code.
             TransportError, RemoteProtocolError: the connection broke, or no answer came in time.
         """
-        answer = self.ask(command, kind, what)
-        if isinstance(answer, Answer) and not answer.ok:
-            raise refused(answer.code, type(command), what, self.endpoint)
-        return answer
+        return present(self.answers([(command, what)], kind)[0])
+
+    def answers(self, asked: Sequence[tuple[Request, str]], kind: type[A]) -> list[Told[A]]:
+        """Send requests and return their answers, as ``ask_all``, with the error in place of one that is not OK."""
+        return [
+            refused(answer.code, type(command), what, self.endpoint)
+            if isinstance(answer, Answer) and not answer.ok
+            else answer
+            for answer, (command, what) in zip(self.ask_all(asked, kind), asked, strict=True)
+        ]
 
     def ask(self, command: Request, kind: type[A], what: str) -> A:
         """Send a request and return its answer, whatever its code; see ``request``."""
@@ -327,12 +335,12 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
             raise self._lost(fault) from fault
 
     def _take(self, frame: Frame) -> None:
-        if frame.key in registry.COLUMNAR_KEYS:
+        if frame.key in connection_commands.COLUMNAR_KEYS:
             self.events.append(frame)
             return
         if frame.key in _ANSWERED_AS_ASKED:
             frame = frame._replace(key=frame.key | ANSWER)
-        command = registry.decode(frame)
+        command = connection_commands.decode(frame)
         if isinstance(command, Heartbeat):
             return
         if isinstance(command, Close):

@@ -9,15 +9,14 @@ Spec: Streams Protocol Reference, "Response Codes"; docs/specifications.md, S-15
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, ResolveOffsetSpec, Subscribe
-from spark_streams.wire.rabbitmq.frames import Request
-from spark_streams.wire.rabbitmq.publisher_commands import DeclarePublisher, QueryPublisherSequence
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.frames import Request, ResponseCode, code_name
+from spark_streams.wire.rabbitmq.publish_decode import DeclarePublisher, QueryPublisherSequence
 from spark_streams.wire.rabbitmq.stream_commands import (
     Create,
     CreateSuperStream,
@@ -25,6 +24,8 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     DeleteSuperStream,
     StreamStats,
 )
+
+_T = TypeVar("_T")
 
 DEFAULT_LOGIN: Final = ("guest", "guest")
 """User and password for an endpoint that names none, as in other clients."""
@@ -117,3 +118,10 @@ def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError
         refused.retriable = code in (ResponseCode.OK, *_TRANSIENT)
         return refused
     return fault
+
+
+def present(found: _T | PeerError) -> _T:
+    """Return what was found; raise the error that is there in its place."""
+    if isinstance(found, PeerError):
+        raise found
+    return found

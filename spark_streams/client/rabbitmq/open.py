@@ -1,6 +1,6 @@
 """Opens a connection: connect, introduce, sign in, tune, open the virtual host, exchange versions.
 
-``wire/rabbitmq/handshake_states.py`` has the order: each state has one step, and its outcome leads to the next state.
+``wire/rabbitmq/connection_commands.py`` has the order: each state has one step, whose outcome leads to the next state.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21 to S-26.
 """
@@ -21,9 +21,8 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
 from spark_streams.wire.rabbitmq import connection_commands as commands
-from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeInput, HandshakeState
-from spark_streams.wire.rabbitmq.registry import CLIENT_RECEIVES
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.connection_commands import CLIENT_RECEIVES, TRANSITIONS, HandshakeInput, HandshakeState
+from spark_streams.wire.rabbitmq.frames import ResponseCode
 
 MAX_SIGN_IN_BYTES: Final = 8_192 - 19
 """The most bytes of PLAIN's response by default: frames have 8,192 until Open, SaslAuthenticate's other fields 19."""

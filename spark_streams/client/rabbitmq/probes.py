@@ -9,27 +9,22 @@ Spec: docs/specifications.md, S-61 to S-65.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import refused
+from spark_streams.client.rabbitmq.errors import present
+from spark_streams.client.rabbitmq.subscription import subscription_of, unsubscribe
 from spark_streams.errors import PeerError, SparkStreamsError
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import (
-    DELIVER_KEY,
-    ConsumerUpdate,
-    CreditAnswer,
     OffsetSpecification,
     Subscribe,
     SubscribeAnswer,
-    Unsubscribe,
-    UnsubscribeAnswer,
     decode_deliver,
 )
-from spark_streams.wire.rabbitmq.frames import Command, Frame
+from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
 
 PROBES_AT_ONCE: Final = 16
@@ -68,10 +63,7 @@ def probe(
         PeerError: the broker refused.
         TransportError, RemoteProtocolError: as for ``probe_all``.
     """
-    found = probe_all(connection, {stream: offset}, properties)[stream]
-    if isinstance(found, PeerError):
-        raise found
-    return found
+    return present(probe_all(connection, {stream: offset}, properties)[stream])
 
 
 def _probe_some(
@@ -84,15 +76,15 @@ def _probe_some(
             for stream, offset in wanted.items()
         ]
         found: dict[str, Probed] = {
-            stream: None if answer.ok else refused(answer.code, Subscribe, what, connection.endpoint)
-            for stream, answer, (_, what) in zip(wanted, connection.ask_all(asked, SubscribeAnswer), asked, strict=True)
+            stream: answer if isinstance(answer, PeerError) else None
+            for stream, answer in zip(wanted, connection.answers(asked, SubscribeAnswer), strict=True)
         }
         probing = {numbers[stream]: stream for stream, fault in found.items() if fault is None}
         if probing:
             stream = next(iter(probing.values()))
             connection.request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': subscribe: barrier")
             _take_headers(connection, probing, found)
-            _unsubscribe(connection, probing)
+            unsubscribe(connection, probing)
         return found
     except SparkStreamsError:
         connection.abandon()  # subscriptions may be open, and their chunks under way
@@ -103,30 +95,7 @@ def _probe_some(
 
 def _take_headers(connection: Connection, probing: Mapping[int, str], found: dict[str, Probed]) -> None:
     for event in connection.events:
-        stream = probing.get(_subscription_of(event))
+        stream = probing.get(subscription_of(event))
         if stream is not None and isinstance(event, Frame) and found[stream] is None:
             start = decode_deliver(event).chunk_start
             found[stream] = ChunkHeader.decode(event.buffer, start, event.end)
-
-
-def _unsubscribe(connection: Connection, probing: Mapping[int, str]) -> None:
-    """Unsubscribe, and drop the chunks still under way; abandon a connection that fails: the chunks are found."""
-    asked = [(Unsubscribe(number), f"stream '{stream}': unsubscribe") for number, stream in probing.items()]
-    try:
-        connection.ask_all(asked, UnsubscribeAnswer)
-        connection.events = deque(event for event in connection.events if _subscription_of(event) not in probing)
-    except SparkStreamsError:
-        connection.abandon()
-
-
-def _subscription_of(event: Command | Frame) -> int:
-    """Return the id of the subscription that an event is about, -1 for an event about none.
-
-    Raises:
-        RemoteProtocolError: a Deliver frame is broken.
-    """
-    if isinstance(event, (ConsumerUpdate, CreditAnswer)):
-        return event.subscription_id
-    if isinstance(event, Frame) and event.key == DELIVER_KEY:
-        return decode_deliver(event).subscription_id
-    return -1

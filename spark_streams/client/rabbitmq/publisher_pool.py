@@ -20,18 +20,18 @@ from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.stream_publisher import Entries, StreamPublisher
 from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, DeliveryFailed, PeerError, Refused, SparkStreamsError, TransportError
-from spark_streams.wire.rabbitmq.frames import Command, Frame
-from spark_streams.wire.rabbitmq.publish_decode import decode_confirm, decode_publish_error
-from spark_streams.wire.rabbitmq.publisher_commands import (
+from spark_streams.wire.rabbitmq.frames import Command, Frame, ResponseCode, code_name
+from spark_streams.wire.rabbitmq.publish_decode import (
     CONFIRM_KEY,
     PUBLISH_ERROR_KEY,
     DeclarePublisher,
     DeclarePublisherAnswer,
     DeletePublisher,
     DeletePublisherAnswer,
+    decode_confirm,
+    decode_publish_error,
 )
-from spark_streams.wire.rabbitmq.publishing import RabbitPublishing
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.publish_encode import RabbitPublishing
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
 _log = logging.getLogger(__name__)

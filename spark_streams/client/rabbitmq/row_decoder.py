@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.client.digested_rows import run_ends
 from spark_streams.client.event_rows import Columns, first_unreadable, matching_columns, unreadable
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.rabbitmq.pushdown import FilterValues, PushedFilter
@@ -32,7 +31,7 @@ from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns
 from spark_streams.wire.amqp.columns.properties import in_microseconds
 from spark_streams.wire.amqp.columns.single_message import Overflow
 from spark_streams.wire.columnar.arrays import fixed_width, repeated
-from spark_streams.wire.columnar.byte_view import Positions, Words
+from spark_streams.wire.columnar.byte_view import Positions, Words, run_ends
 from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.rabbitmq.chunk import ChunkRecords
 

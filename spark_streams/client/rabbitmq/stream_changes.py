@@ -14,8 +14,7 @@ from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.routing import partitions_of
 from spark_streams.errors import NotFound, Refused
-from spark_streams.wire.rabbitmq.frames import Answer, Request
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import Answer, Request, ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import (
     Create,
     CreateAnswer,

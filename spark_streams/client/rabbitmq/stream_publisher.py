@@ -7,28 +7,29 @@ S-101 to S-107.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.client.digested_rows import Label, run_ends
+from spark_streams.client.digested_rows import Label
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import advice, refused
+from spark_streams.client.rabbitmq.errors import advice, present
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
+from spark_streams.wire.columnar.byte_view import run_ends
 from spark_streams.wire.rabbitmq.compression import Compression
-from spark_streams.wire.rabbitmq.publish_decode import PublishErrors
-from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
-from spark_streams.wire.rabbitmq.publisher_commands import (
+from spark_streams.wire.rabbitmq.frames import code_name
+from spark_streams.wire.rabbitmq.publish_decode import (
+    PublishErrors,
     QueryPublisherSequence,
     QueryPublisherSequenceAnswer,
 )
-from spark_streams.wire.rabbitmq.publishing import RabbitPublishing
-from spark_streams.wire.rabbitmq.response_codes import code_name
+from spark_streams.wire.rabbitmq.publish_encode import RabbitPublishing, encode_publish, encode_sub_batches
 
 Ids = NDArray[np.uint64]
 
@@ -39,13 +40,11 @@ def query_sequences(connection: Connection, streams: Sequence[str], reference: s
     Raises:
         PeerError: the broker refused the request for a stream.
     """
-    what = [f"stream '{stream}': query the publisher's sequence" for stream in streams]
-    requests = [QueryPublisherSequence(reference, stream) for stream in streams]
-    answers = connection.ask_all(zip(requests, what, strict=True), QueryPublisherSequenceAnswer)
-    for answer, asked in zip(answers, what, strict=True):
-        if not answer.ok:
-            raise refused(answer.code, QueryPublisherSequence, asked, connection.endpoint)
-    return [answer.sequence for answer in answers]
+    asked = [
+        (QueryPublisherSequence(reference, stream), f"stream '{stream}': query the publisher's sequence")
+        for stream in streams
+    ]
+    return [present(answer).sequence for answer in connection.answers(asked, QueryPublisherSequenceAnswer)]
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,10 @@ class Entries:
     def pieces(self, most: int) -> list[Entries]:
         """Cut into consecutive pieces, each of at most ``most`` messages, or of one entry that has more."""
         totals = np.cumsum(self.messages)
-        ends = run_ends(totals, most, len(totals))
+        ends = run_ends(totals, most)
+        begins = [0, *totals.tolist()]
         return [
-            self._slice(first, stop, int(totals[first - 1]) if first else 0, int(totals[stop - 1]))
+            self._some(slice(first, stop), pa.Array.slice, begins[first], begins[stop] - begins[first])
             for first, stop in pairwise([0, *ends])
         ]
 
@@ -86,22 +86,16 @@ class Entries:
             return self
         wanted = np.zeros(len(self.ids), np.bool_)
         wanted[places] = True
-        messages = pa.array(np.flatnonzero(np.repeat(wanted, self.messages)))
+        return self._some(places, pa.Array.take, pa.array(np.flatnonzero(np.repeat(wanted, self.messages))))
+
+    def _some(self, places: slice | NDArray[np.int64], choose: Callable[..., pa.Array], *messages: Any) -> Entries:
+        """Return the entries at some places; ``choose`` takes their ``messages`` out of a column."""
         return Entries(
             self.ids[places],
             None if self.counts is None else self.counts[places],
-            self.values.take(messages),
-            None if self.filter_values is None else self.filter_values.take(messages),
+            choose(self.values, *messages),
+            None if self.filter_values is None else choose(self.filter_values, *messages),
             self.rows[places],
-        )
-
-    def _slice(self, first: int, stop: int, message: int, end: int) -> Entries:
-        return Entries(
-            self.ids[first:stop],
-            None if self.counts is None else self.counts[first:stop],
-            self.values.slice(message, end - message),
-            None if self.filter_values is None else self.filter_values.slice(message, end - message),
-            self.rows[first:stop],
         )
 
 

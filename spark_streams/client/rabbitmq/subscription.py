@@ -24,7 +24,7 @@ from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
-from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import DeadlineExceeded, Refused, SparkStreamsError
 from spark_streams.wire.columnar.byte_view import Readable
 from spark_streams.wire.rabbitmq.chunk import SELECTIONS, ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import (
@@ -40,8 +40,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     UnsubscribeAnswer,
     decode_deliver,
 )
-from spark_streams.wire.rabbitmq.frames import Command, Frame
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import Command, Frame, ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, MetadataUpdate
 
 FIRST_CREDIT: Final = 10
@@ -214,39 +213,46 @@ class Subscription:
         before it handles the next frame. So when the answer to a further request has come, these chunks have come too.
         """
         self.grant(1)
-        return self.first() is not None
-
-    def first(self) -> Delivered | None:
-        """Return the first chunk that the broker has found so far, None when it found none; ``next`` returns it too.
-
-        It makes a small request, a barrier: when its answer has come, what the broker has found before has come too.
-        """
         self._connection.request(Metadata((self._stream,)), MetadataAnswer, f"{self._what}: barrier")
-        return next((self._delivered(event) for event in self._connection.events if self._is_mine(event)), None)
+        return any(map(self._is_mine, self._connection.events))
 
     def _is_mine(self, event: Command | Frame) -> TypeGuard[Frame]:
-        if not isinstance(event, Frame) or event.key != DELIVER_KEY:
-            return False
-        return decode_deliver(event).subscription_id == self._number
+        return isinstance(event, Frame) and subscription_of(event) == self._number
 
     def close(self) -> None:
         """Unsubscribe, and drop the chunks still under way; never raise: abandon a connection that fails."""
-        connection = self._connection
-        if not self._gone and not connection.broken:
-            try:
-                connection.ask(Unsubscribe(self._number), UnsubscribeAnswer, f"stream '{self._stream}': unsubscribe")
-            except SparkStreamsError:
-                connection.abandon()
-        try:
-            connection.events = deque(event for event in connection.events if not self._is_about_this(event))
-        except RemoteProtocolError:
-            connection.abandon()  # one of the events is a broken Deliver frame
-        connection.subscription_ids.discard(self._number)
+        unsubscribe(self._connection, {self._number: self._stream}, asks=not self._gone)
+        self._connection.subscription_ids.discard(self._number)
 
-    def _is_about_this(self, event: Command | Frame) -> bool:
-        if isinstance(event, (ConsumerUpdate, CreditAnswer)):
-            return event.subscription_id == self._number
-        return self._is_mine(event)
+
+def subscription_of(event: Command | Frame) -> int:
+    """Return the id of the subscription that an event is about, -1 for an event about none.
+
+    Raises:
+        RemoteProtocolError: a Deliver frame is broken.
+    """
+    if isinstance(event, (ConsumerUpdate, CreditAnswer)):
+        return event.subscription_id
+    if isinstance(event, Frame) and event.key == DELIVER_KEY:
+        return decode_deliver(event).subscription_id
+    return -1
+
+
+def unsubscribe(connection: Connection, streams: Mapping[int, str], *, asks: bool = True) -> None:
+    """End subscriptions, and drop their chunks that are still under way; never raise: abandon a connection that fails.
+
+    Args:
+        connection: the connection.
+        streams: id to stream of each subscription.
+        asks: whether the broker still has them.
+    """
+    try:
+        if asks and not connection.broken:
+            asked = [(Unsubscribe(number), f"stream '{stream}': unsubscribe") for number, stream in streams.items()]
+            connection.ask_all(asked, UnsubscribeAnswer)
+        connection.events = deque(event for event in connection.events if subscription_of(event) not in streams)
+    except SparkStreamsError:  # one of the events may be a broken Deliver frame
+        connection.abandon()
 
 
 class CreditWindow:

@@ -11,7 +11,7 @@ docs/adr/0010-rabbitmq-exactly-once.md). Without an identity: at least once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from spark_streams.client.digested_rows import (
     RowLabels,
     TaskIdentity,
 )
-from spark_streams.client.kept_connections import KeptConnections, kept_key
+from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.publisher_pool import PublisherPool, delete_publishers
@@ -38,8 +38,8 @@ from spark_streams.client.rabbitmq.stream_publisher import Entries, query_sequen
 from spark_streams.client.retry import LONG_BACKOFF, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError, SparkStreamsError
-from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
-from spark_streams.wire.rabbitmq.publishing import RabbitPublishing
+from spark_streams.wire.rabbitmq.publish_decode import PUBLISH_KEY
+from spark_streams.wire.rabbitmq.publish_encode import RabbitPublishing
 
 HELD_IN_FLIGHTS: Final = 10
 """The publisher may hold back this many times option maxInFlight while it compares streams: an attempt leaves out no
@@ -71,9 +71,9 @@ class TaskPublisher:
     ) -> None:
         self._how = how
         self._identity = identity
-        self._kept = kept
+        self._kept = kept or KeptConnections(0)
         self._endpoint = endpoint
-        self._key = self._kept_key()
+        self._key = self._kept.key(endpoint, how.request_timeout_ms)
         self._settled = False
         self._cluster = Cluster(endpoint, how.request_timeout_ms)
         connection = self._taken() or retrying(self._connected, LONG_BACKOFF)
@@ -160,22 +160,16 @@ class TaskPublisher:
 
     def close(self) -> None:
         """Disconnect, or leave the connection to the next task; unconfirmed rows may or may not be stored."""
-        if self._settled and self._kept is not None:
-            self._kept.give_back(self._key, self._outgoing.connection)
-        else:
-            self._outgoing.connection.close()
-
-    def _kept_key(self) -> Hashable | None:
-        return None if self._kept is None else kept_key(self._endpoint, self._how.request_timeout_ms)
+        self._kept.give_back(self._key if self._settled else None, self._outgoing.connection)
 
     def _connected(self) -> Connection:
         """Return a connection that is open, a new one where there is none; a password of a file is read for it."""
-        self._key = self._kept_key()
+        self._key = self._kept.key(self._endpoint, self._how.request_timeout_ms)
         return self._cluster.any()
 
     def _taken(self) -> Connection | None:
         """Return a kept connection that still answers, without the publishers of the task that had it."""
-        connection = None if self._kept is None else self._kept.take(self._key)
+        connection = self._kept.take(self._key)
         if connection is None:
             return None
         connection.timeout_ms = min(ANSWERS_MS, self._how.request_timeout_ms)

@@ -47,8 +47,8 @@ from spark_streams.server.http.connection import HttpConnection
 from spark_streams.server.http.requests import HttpError, arguments, takes_gzip
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
+from spark_streams.wire.feed.line import Dialect
 
 EVENTS: Final = "/events"
 

@@ -12,8 +12,8 @@ from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.rendered_events import MOST_ROWS, EventCache, Events, Key
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Turn
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import Fetch
+from spark_streams.wire.feed.line import Dialect
 
 READ_BYTES: Final = 256 << 10
 """Bytes to read and render at a time: enough that columns pay, few enough that other clients need not wait long."""

@@ -25,7 +25,7 @@ from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.feed.arrow_sizes import inflated_bytes
 from spark_streams.server.http.requests import HttpError
 from spark_streams.wire.amqp.columns.encode import encode_columns
-from spark_streams.wire.feed.dialect import NDJSON, Dialect
+from spark_streams.wire.feed.line import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
 
 ARROW: Final = "application/vnd.apache.arrow.stream"

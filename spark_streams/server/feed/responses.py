@@ -24,7 +24,7 @@ from spark_streams.server.feed.pages import Pages
 from spark_streams.server.http.requests import HttpError, weights
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
-from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
+from spark_streams.wire.feed.line import NDJSON, ZEH, ZEH_V1, Dialect
 
 if TYPE_CHECKING:
     from spark_streams.server.http.connection import HttpConnection

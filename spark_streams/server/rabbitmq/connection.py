@@ -35,13 +35,26 @@ from spark_streams.server.rabbitmq.session import ScatteredWriter, Session
 from spark_streams.server.rabbitmq.stream_requests import Work
 from spark_streams.server.rabbitmq.subscriptions import Subscriptions
 from spark_streams.server.turns import Turn
-from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat, SaslAuthenticate
+from spark_streams.wire.rabbitmq.connection_commands import (
+    COLUMNAR_KEYS,
+    Close,
+    CloseAnswer,
+    HandshakeState,
+    Heartbeat,
+    SaslAuthenticate,
+    decode,
+)
 from spark_streams.wire.rabbitmq.consumer_commands import Credit, StoreOffset
-from spark_streams.wire.rabbitmq.frames import INITIAL_FRAME_MAX_BYTES, Command, Frame, FrameReader, FrameTooLarge
-from spark_streams.wire.rabbitmq.handshake_states import HandshakeState
-from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
-from spark_streams.wire.rabbitmq.registry import COLUMNAR_KEYS, decode
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.frames import (
+    INITIAL_FRAME_MAX_BYTES,
+    Command,
+    Frame,
+    FrameReader,
+    FrameTooLarge,
+    ResponseCode,
+    code_name,
+)
+from spark_streams.wire.rabbitmq.publish_decode import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
 LARGE_FRAME_BYTES: Final = 16 << 10

@@ -11,11 +11,13 @@ from spark_streams.server.rabbitmq import stream_requests
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.stream_requests import Work
 from spark_streams.wire.rabbitmq.connection_commands import (
+    SERVER_RECEIVES,
     Close,
     CommandVersions,
     ExchangeCommandVersions,
     Heartbeat,
     SaslAuthenticate,
+    decode,
 )
 from spark_streams.wire.rabbitmq.consumer_commands import (
     ConsumerUpdateAnswer,
@@ -27,13 +29,12 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     Unsubscribe,
 )
 from spark_streams.wire.rabbitmq.frames import Command, Frame, Request
-from spark_streams.wire.rabbitmq.publisher_commands import (
+from spark_streams.wire.rabbitmq.publish_decode import (
     PUBLISH_KEY,
     DeclarePublisher,
     DeletePublisher,
     QueryPublisherSequence,
 )
-from spark_streams.wire.rabbitmq.registry import SERVER_RECEIVES, decode
 from spark_streams.wire.rabbitmq.stream_commands import (
     Create,
     CreateSuperStream,

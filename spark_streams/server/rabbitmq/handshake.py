@@ -1,6 +1,6 @@
 """Runs the handshake of a connection until it is open: authenticates the peer and agrees on limits, without sockets.
 
-``wire/rabbitmq/handshake_states.py`` has the states and transitions. Heartbeats are accepted in any state. A command
+``wire/rabbitmq/connection_commands.py`` has the states and transitions. Heartbeats are accepted in any state. A command
 without a row in the present state ends the connection without an answer, as at brokers: an unauthenticated peer learns
 nothing. Only PeerProperties and SaslHandshake are answered before it ends.
 
@@ -17,6 +17,9 @@ from spark_streams.server.activity import client_text
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.users import common_name, knows
 from spark_streams.wire.rabbitmq.connection_commands import (
+    TRANSITIONS,
+    HandshakeInput,
+    HandshakeState,
     Heartbeat,
     Open,
     OpenAnswer,
@@ -29,9 +32,7 @@ from spark_streams.wire.rabbitmq.connection_commands import (
     Tune,
     TuneAnswer,
 )
-from spark_streams.wire.rabbitmq.frames import Command
-from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeInput, HandshakeState
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import Command, ResponseCode
 
 VIRTUAL_HOSTS: Final = frozenset({"/"})
 """All virtual hosts: the log has one name space."""

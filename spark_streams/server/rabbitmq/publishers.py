@@ -39,15 +39,17 @@ from spark_streams.server.rabbitmq.stored_form import Stored, joined
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.columnar.byte_view import Mask, Positions
-from spark_streams.wire.rabbitmq.frames import Frame
-from spark_streams.wire.rabbitmq.publish_decode import Published, decode_publish, encode_confirm, encode_publish_error
-from spark_streams.wire.rabbitmq.publisher_commands import (
+from spark_streams.wire.rabbitmq.frames import Frame, ResponseCode
+from spark_streams.wire.rabbitmq.publish_decode import (
     MAX_REFERENCE_BYTES,
     DeclarePublisher,
     DeletePublisher,
+    Published,
     QueryPublisherSequence,
+    decode_publish,
+    encode_confirm,
+    encode_publish_error,
 )
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 SMALL_BYTES: Final = 16 << 10
 """Frames up to so many bytes, inflated too, are handled on the loop, in some milliseconds at most."""

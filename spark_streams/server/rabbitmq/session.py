@@ -23,9 +23,8 @@ from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.turns import Timer
 from spark_streams.server.users import permissions_of
-from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
-from spark_streams.wire.rabbitmq.registry import COMMANDS
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.connection_commands import COMMANDS
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request, ResponseCode
 
 SILENT_INTERVALS: Final = 2
 """A peer is dead after so many intervals without a byte from it."""

@@ -14,9 +14,8 @@ from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, StoreOffset
 from spark_streams.wire.rabbitmq.fields import write_fields
-from spark_streams.wire.rabbitmq.frames import Frame, Request
-from spark_streams.wire.rabbitmq.publisher_commands import MAX_REFERENCE_BYTES
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import Frame, Request, ResponseCode
+from spark_streams.wire.rabbitmq.publish_decode import MAX_REFERENCE_BYTES
 from spark_streams.wire.rabbitmq.stream_commands import (
     NO_LEADER,
     Broker,

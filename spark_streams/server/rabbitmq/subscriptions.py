@@ -35,7 +35,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     Subscribe,
     Unsubscribe,
 )
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode
 
 SHARE_BYTES: Final = 512 << 10
 """Bytes that a subscription sends, in one write, before the next one of the connection has its turn."""

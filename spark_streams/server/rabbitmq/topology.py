@@ -38,7 +38,7 @@ from spark_streams.server.rabbitmq.stream_arguments import (
 )
 from spark_streams.server.stream_changes import maker_of
 from spark_streams.server.turns import Worker
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode
 
 NAMESPACE: Final = "rabbitmq-streams"
 RESERVED_PREFIX: Final = "amq."

@@ -28,7 +28,7 @@ from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import DATA
 from spark_streams.wire.amqp.values import Symbol
 from spark_streams.wire.columnar.arrays import fixed_width, layout
-from spark_streams.wire.columnar.byte_view import Mask, Positions
+from spark_streams.wire.columnar.byte_view import Mask, Positions, run_ends
 from spark_streams.wire.columnar.interleave import Ranges, heads, interleave
 
 _SHORT: Final = 256
@@ -139,13 +139,10 @@ def _cut(segments: Positions, before: Positions, room: Positions) -> Positions:
         room: bytes that the data sections of a batch may have, for each segment.
     """
     large = np.flatnonzero(before[segments[1:]] - before[segments[:-1]] > room)
-    more = []
+    more: list[int] = []
     for number in large.tolist():
         at, stop = int(segments[number]), int(segments[number + 1])
-        while at < stop:
-            fits = int(np.searchsorted(before, before[at] + room[number], side="right")) - 1
-            at = max(at + 1, fits)
-            more.append(min(at, stop))
+        more += [at + end for end in run_ends(before[at + 1 : stop + 1] - before[at], int(room[number]))]
     return np.unique(np.concatenate((segments, np.array(more, np.int64))))
 
 

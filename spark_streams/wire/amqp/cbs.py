@@ -16,15 +16,15 @@ Spec: docs/specifications.md, H-1, H-2.
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 from typing import Final, NamedTuple
 
+import msgspec
+
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.encode import encode_value
-from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
+from spark_streams.wire.amqp.management import encode_message
+from spark_streams.wire.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
-from spark_streams.wire.amqp.values import Described, Timestamp, ULong
+from spark_streams.wire.amqp.values import Timestamp
 
 PUT_TOKEN: Final = "put-token"
 SIGNATURE_TYPE: Final = "servicebus.windows.net:sastoken"
@@ -33,6 +33,15 @@ TAKEN: Final = (200, 202)
 _SIGNATURE: Final = "SharedAccessSignature "
 _MAX_SECONDS: Final = 1 << 40
 """Seconds since the epoch beyond which a token's expiry is nonsense."""
+
+
+class _Claims(msgspec.Struct):
+    """What is read of a JWT."""
+
+    exp: int | float | None = None
+
+
+_CLAIMS: Final = msgspec.json.Decoder(_Claims)
 
 
 class Token(NamedTuple):
@@ -99,11 +108,7 @@ def encode_put_token(token: Token, name: str, message_id: str, reply_to: str) ->
     said: dict[str, object] = {"operation": PUT_TOKEN, "type": token.kind, "name": name}
     if token.expires_s is not None:
         said["expiration"] = Timestamp(1_000 * token.expires_s)
-    return (
-        _section(PROPERTIES, [message_id, None, None, None, reply_to])
-        + _section(APPLICATION_PROPERTIES, said)
-        + _section(AMQP_VALUE, token.text)
-    )
+    return encode_message([message_id, None, None, None, reply_to], said, token.text)
 
 
 def decode_reply(message: bytes) -> Reply:
@@ -124,19 +129,13 @@ def decode_reply(message: bytes) -> Reply:
     return Reply(str(request), int(status), description if isinstance(description, str) else "")
 
 
-def _section(code: int, value: object) -> bytes:
-    return encode_value(Described(ULong(code), value))
-
-
 def _jwt_expiry_s(text: str) -> int | None:
     """Return the claim ``exp`` of a JWT, whose signature only the peer can check; None for any other text."""
     parts = text.split(".")
     if len(parts) != 3:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error, RecursionError):
+        expiry = _CLAIMS.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))).exp
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return None
-    expiry = claims.get("exp") if isinstance(claims, dict) else None
-    is_number = isinstance(expiry, (int, float)) and not isinstance(expiry, bool)
-    return int(expiry) if is_number and 0 <= expiry < _MAX_SECONDS else None  # type: ignore[operator,arg-type]
+    return int(expiry) if expiry is not None and 0 <= expiry < _MAX_SECONDS else None

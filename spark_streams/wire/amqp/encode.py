@@ -131,10 +131,6 @@ def _encode_fixed(code: int) -> Callable[[Any], bytes]:
     return lambda value: bytes((code,)) + _PACKERS[code](value)
 
 
-def _encode_symbol(value: Symbol) -> bytes:
-    return _sized(0xA3, 0xB3, value.encode("ascii"))
-
-
 _FIXED: Final = {
     **{kind: code for code, (_, kind) in NUMBERS.items() if kind not in (Int, Long, UInt, ULong)},
     Decimal32: 0x74,
@@ -146,7 +142,7 @@ _FIXED: Final = {
 
 # The order matters: a subclass comes before its base class.
 _ENCODERS: Final[tuple[tuple[Any, Callable[[Any], bytes]], ...]] = (
-    (Symbol, _encode_symbol),
+    (Symbol, lambda value: _sized(0xA3, 0xB3, value.encode("ascii"))),
     (Char, _encode_fixed(0x73)),
     (str, lambda value: _sized(0xA1, 0xB1, value.encode("utf-8"))),
     (bool, lambda value: b"\x41" if value else b"\x42"),

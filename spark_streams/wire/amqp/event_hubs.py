@@ -71,7 +71,7 @@ def _one(raw: bytes, old: str, new: bytes, dropped: Collection[str], assigned: b
     for entry in entries:
         if entry.key == old:
             pieces += [new, raw[entry.value : entry.end]]
-        elif entry.key in dropped or (renamed and entry.key == _text(new)):
+        elif entry.key in dropped or (renamed and entry.key.encode() == new[2:]):
             continue
         else:
             pieces.append(raw[entry.start : entry.end])
@@ -79,10 +79,6 @@ def _one(raw: bytes, old: str, new: bytes, dropped: Collection[str], assigned: b
     content = b"".join(pieces)
     count = kept + _count(assigned)
     return (_HEAD + struct.pack(">II", 4 + len(content), count) + content if count else b""), after
-
-
-def _text(symbol: bytes) -> str:
-    return symbol[2:].decode("ascii")
 
 
 def _count(assigned: bytes) -> int:

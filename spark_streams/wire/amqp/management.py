@@ -78,7 +78,7 @@ def encode_request(message_id: str, reply_to: str, said: Mapping[str, str], body
         said: its application properties.
         body: its amqp-value; None for null.
     """
-    return _message([message_id, None, None, None, reply_to], said, body)
+    return encode_message([message_id, None, None, None, reply_to], said, body)
 
 
 def encode_http_get(message_id: str, reply_to: str, path: str) -> bytes:
@@ -89,7 +89,7 @@ def encode_http_get(message_id: str, reply_to: str, path: str) -> bytes:
         reply_to: ``PAIR``.
         path: the path, with its parts quoted as in a url.
     """
-    return _message([message_id, None, path, "GET", reply_to], {}, None)
+    return encode_message([message_id, None, path, "GET", reply_to], {}, None)
 
 
 def encode_reply(
@@ -111,7 +111,7 @@ def encode_reply(
     said: dict[str, object] = {"status-code": Int(status), "status-description": description}
     if condition is not None:
         said["error-condition"] = Symbol(condition)
-    return _message([None, None, None, None, None, request], said, body)
+    return encode_message([None, None, None, None, None, request], said, body)
 
 
 def decode_reply(message: bytes) -> Received:
@@ -128,10 +128,8 @@ def decode_reply(message: bytes) -> Received:
     return Received(request, named, sections.get(AMQP_VALUE), subject)
 
 
-def _message(properties: list[object], said: Mapping[str, object], body: Mapping[str, object] | None) -> bytes:
-    parts = (
-        (PROPERTIES, properties),
-        *([(APPLICATION_PROPERTIES, dict(said))] if said else []),
-        (AMQP_VALUE, None if body is None else dict(body)),
-    )
+def encode_message(properties: list[object], said: Mapping[str, object], body: object) -> bytes:
+    """Return a message; ``said`` are its application properties, and ``body`` its value."""
+    value = dict(body) if isinstance(body, Mapping) else body
+    parts = ((PROPERTIES, properties), *([(APPLICATION_PROPERTIES, dict(said))] if said else []), (AMQP_VALUE, value))
     return b"".join(encode_value(Described(ULong(code), value)) for code, value in parts)

@@ -60,7 +60,8 @@ class PartHead(NamedTuple):
             id_at, tag_at = places[_ID] + 1 - _SIZE, places[_TAG] + 2 - _SIZE
             tag_end = tag_at + raw[places[_TAG] + 1]
         head, more_at = raw[_SIZE : transfer.payload], places[_MORE] - _SIZE
-        return cls(head, _with(head, more_at, _FALSE), number, settled, id_at, tag_at, tag_end)
+        last = head[:more_at] + bytes((_FALSE,)) + head[more_at + 1 :]
+        return cls(head, last, number, settled, id_at, tag_at, tag_end)
 
     def goes_on(self, frame: memoryview) -> bool | None:
         """Return ``more`` of a frame that goes on with the message; None if it must be decoded to know."""
@@ -79,7 +80,3 @@ class PartHead(NamedTuple):
             return None
         last = here[:tag_end] + self.last[tag_end:]
         return self._replace(head=here, last=last, number=int.from_bytes(here[id_at:id_end], "big"))
-
-
-def _with(text: bytes, at: int, byte: int) -> bytes:
-    return text[:at] + bytes((byte,)) + text[at + 1 :]

@@ -21,7 +21,7 @@ from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import skip_value
 from spark_streams.wire.amqp.transfer_frames import Frames
-from spark_streams.wire.amqp.values import Described, Symbol, UInt, ULong
+from spark_streams.wire.amqp.values import Described, Symbol, UInt, ULong, coded
 from spark_streams.wire.columnar.byte_view import Mask, Readable, Words
 
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
@@ -49,12 +49,7 @@ _U32: Final = struct.Struct(">I")
 _WIDTHS: Final = bytes((1, 2, 3, 5, 9, 17)[code // 16 - 4] if 0x40 <= code < 0xA0 else 0 for code in range(256))
 """Bytes of a value by its format code, where the code gives them; some peers send only frames with such fields."""
 _NULL, _TRUE, _FALSE, _ZERO, _SMALL_UINT, _UINT = 0x40, 0x41, 0x42, 0x43, 0x52, 0x70
-_NAMES: Final = {
-    Symbol(f"amqp:{name}:list"): OPEN + index
-    for index, name in enumerate(
-        ("open", "begin", "attach", "flow", "transfer", "disposition", "detach", "end", "close")
-    )
-}
+_CODES: Final = coded(OPEN, "open", "begin", "attach", "flow", "transfer", "disposition", "detach", "end", "close")
 
 
 class Performative(NamedTuple):
@@ -153,7 +148,7 @@ def performative_code(frame: bytes | bytearray | memoryview) -> int | None:
     except RemoteProtocolError:
         return None
     if isinstance(descriptor, Symbol):
-        return _NAMES.get(descriptor)
+        return _CODES.get(descriptor)
     return int(descriptor) if isinstance(descriptor, ULong) else None
 
 

@@ -28,7 +28,7 @@ from spark_streams.errors import AuthenticationFailed, LocalProtocolError, Remot
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
-from spark_streams.wire.amqp.values import Array, Described, Symbol, UByte, ULong
+from spark_streams.wire.amqp.values import Array, Described, Symbol, UByte, ULong, coded
 
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
@@ -38,14 +38,9 @@ MAX_FRAME_BYTES: Final = 4096
 _MECHANISMS: Final = 0x40
 _INIT: Final = 0x41
 _OUTCOME: Final = 0x44
-_SYMBOLIC: Final = {
-    "amqp:sasl-mechanisms:list": _MECHANISMS,
-    "amqp:sasl-init:list": _INIT,
-    "amqp:sasl-challenge:list": 0x42,
-    "amqp:sasl-response:list": 0x43,
-    "amqp:sasl-outcome:list": _OUTCOME,
-}
-_NAMES: Final = {code: name.split(":")[1] for name, code in _SYMBOLIC.items()}
+_WORDS: Final = ("sasl-mechanisms", "sasl-init", "sasl-challenge", "sasl-response", "sasl-outcome")
+_NAMES: Final = dict(enumerate(_WORDS, _MECHANISMS))
+_CODES: Final = coded(_MECHANISMS, *_WORDS)
 
 OK: Final = 0
 AUTH: Final = 1
@@ -132,8 +127,8 @@ class _Side(ABC):
         del self._buffer[:size]
         value, end = decode_value(body)
         descriptor = value.descriptor if isinstance(value, Described) else None
-        code = _SYMBOLIC.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
-        if not isinstance(value, Described) or code not in _NAMES or not isinstance(value.value, list):
+        code = _CODES.get(descriptor)
+        if not isinstance(value, Described) or code is None or not isinstance(value.value, list):
             raise RemoteProtocolError(f"SASL frame: descriptor {quoted(descriptor, 80)} is none of SASL")
         if end != len(body):
             raise RemoteProtocolError(f"SASL frame: {len(body) - end} bytes after its performative")

@@ -16,7 +16,7 @@ Spec: AMQP 1.0 part 2 §2.3 (frames), §2.6.12 (a message in several frames), §
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,27 +39,35 @@ FORMAT_BYTES: Final = 4
 """Bytes more where the message-format may be another one."""
 
 
+class Sender(NamedTuple):
+    """What all transfers of a link have in common.
+
+    Args:
+        channel: the link's channel.
+        handle: the link's handle.
+        settled: whether the messages are settled.
+        all_fields: whether to write fields that say nothing, too.
+    """
+
+    channel: int
+    handle: int
+    settled: bool = False
+    all_fields: bool = False
+
+
 def encode_transfers(
-    *pieces: Ranges,
-    channel: int,
-    handle: int,
-    first_id: int,
-    formats: NDArray[np.uint32] | None = None,
-    settled: bool = False,
-    all_fields: bool = False,
+    *pieces: Ranges, sender: Sender, first_id: int, formats: NDArray[np.uint32] | None = None
 ) -> pa.Buffer:
     """Return messages as frames, one for each.
 
     Args:
         pieces: what each message consists of, one piece after the other, each in less than 2 GiB of memory; with
             ``HEAD_BYTES`` a message fits a frame, where ``formats`` are given with ``FORMAT_BYTES`` more.
-        channel: the link's channel.
-        handle: the link's handle.
+        sender: the link.
         first_id: the first message's delivery-id; those of the others follow.
         formats: the message-format of each; None for 0.
-        settled: whether the messages are settled.
-        all_fields: whether to write fields that say nothing, too.
     """
+    channel, handle, settled, all_fields = sender
     count = len(pieces[0].starts)
     fields = _uint(handle)
     ids = (np.arange(first_id, first_id + count) & SERIAL).astype(">u4")
@@ -81,28 +89,18 @@ def encode_transfers(
 
 
 def split_message(
-    message: memoryview,
-    *,
-    channel: int,
-    handle: int,
-    delivery_id: int,
-    max_frame_bytes: int,
-    message_format: int = 0,
-    settled: bool = False,
-    all_fields: bool = False,
+    message: memoryview, *, sender: Sender, delivery_id: int, max_frame_bytes: int, message_format: int = 0
 ) -> Iterator[bytes]:
     """Yield the frames of one message; few of a large one are in memory at a time.
 
     Args:
         message: the message.
-        channel: the link's channel.
-        handle: the link's handle.
+        sender: the link.
         delivery_id: the message's.
         max_frame_bytes: the largest frame that the peer takes; with ``all_fields`` less ``UNUSED_BYTES``.
         message_format: the message's.
-        settled: whether the message is settled.
-        all_fields: whether to write fields that say nothing, too.
     """
+    channel, handle, settled, all_fields = sender
     number = (delivery_id & SERIAL).to_bytes(4, "big")
     form = _FORMAT if not message_format else _UINT + message_format.to_bytes(4, "big")
     room = max_frame_bytes - HEAD_BYTES - (len(form) - len(_FORMAT))

@@ -36,6 +36,10 @@ class _Bounded(int):
     low: ClassVar[int]
     high: ClassVar[int]
 
+    def __init_subclass__(cls, bits: int, *, signed: bool = False) -> None:
+        cls.low = -(1 << bits - 1) if signed else 0
+        cls.high = cls.low + (1 << bits) - 1
+
     def __new__(cls, value: int = 0) -> _Bounded:
         if not cls.low <= value <= cls.high:
             raise ValueError(f"{value} is outside {cls.__name__.lower()}: expected {cls.low} to {cls.high}")
@@ -45,58 +49,40 @@ class _Bounded(int):
         return f"{type(self).__name__}({int(self)})"
 
 
-class UByte(_Bounded):
+class UByte(_Bounded, bits=8):
     """An unsigned 8-bit integer."""
 
-    low, high = 0, 2**8 - 1
 
-
-class UShort(_Bounded):
+class UShort(_Bounded, bits=16):
     """An unsigned 16-bit integer."""
 
-    low, high = 0, 2**16 - 1
 
-
-class UInt(_Bounded):
+class UInt(_Bounded, bits=32):
     """An unsigned 32-bit integer."""
 
-    low, high = 0, 2**32 - 1
 
-
-class ULong(_Bounded):
+class ULong(_Bounded, bits=64):
     """An unsigned 64-bit integer."""
 
-    low, high = 0, 2**64 - 1
 
-
-class Byte(_Bounded):
+class Byte(_Bounded, bits=8, signed=True):
     """A signed 8-bit integer."""
 
-    low, high = -(2**7), 2**7 - 1
 
-
-class Short(_Bounded):
+class Short(_Bounded, bits=16, signed=True):
     """A signed 16-bit integer."""
 
-    low, high = -(2**15), 2**15 - 1
 
-
-class Int(_Bounded):
+class Int(_Bounded, bits=32, signed=True):
     """A signed 32-bit integer."""
 
-    low, high = -(2**31), 2**31 - 1
 
-
-class Long(_Bounded):
+class Long(_Bounded, bits=64, signed=True):
     """A signed 64-bit integer; a plain Python int is encoded as this."""
 
-    low, high = -(2**63), 2**63 - 1
 
-
-class Timestamp(_Bounded):
+class Timestamp(_Bounded, bits=64, signed=True):
     """An instant in milliseconds since the epoch, signed."""
-
-    low, high = -(2**63), 2**63 - 1
 
 
 class Float(float):
@@ -181,3 +167,8 @@ class Pairs(list[tuple[Any, Any]]):
 def by_symbol(values: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
     """Return a map of AMQP's with symbols for keys; None for no entry."""
     return {Symbol(name): value for name, value in values.items()} if values else None
+
+
+def coded(first: int, *names: str) -> dict[Any, int]:
+    """Return the codes of types whose descriptors follow one another, by these and by their symbolic names."""
+    return {key: code for code, name in enumerate(names, first) for key in (code, Symbol(f"amqp:{name}:list"))}

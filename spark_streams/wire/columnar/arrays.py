@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from spark_streams.wire.columnar.byte_view import Mask, Positions
 
 _BITS_PER_BYTE: Final = 8
+_BINARY: Final = pa.binary()
 
 
 def validity(valid: Mask) -> pa.Buffer | None:
@@ -70,25 +71,17 @@ def booleans(values: Mask) -> pa.BooleanArray:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
 
 
-def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
-    """Return an array of these values, null for None.
-
-    Raises:
-        ValueError: they have more bytes than a binary array holds.
-    """
-    return _of_bytes(values, pa.binary())
-
-
 def strings(values: Sequence[str | None]) -> pa.StringArray:
-    """Return an array of these texts, null for None.
+    """Return an array of these texts, null for None; see ``binaries``."""
+    return binaries([None if text is None else text.encode() for text in values], pa.string())
+
+
+def binaries(values: Sequence[bytes | None], kind: pa.DataType = _BINARY) -> pa.Array:
+    """Return an array of these values, null for None: binary, or string if that is the ``kind``.
 
     Raises:
-        ValueError: they have more bytes than a string array holds.
+        ValueError: they have more bytes than such an array holds.
     """
-    return _of_bytes([None if text is None else text.encode() for text in values], pa.string())
-
-
-def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     bounds = np.zeros(len(values) + 1, np.int64)
     np.cumsum([len(value or b"") for value in values], out=bounds[1:])
     if bounds[-1] > np.iinfo(np.int32).max:

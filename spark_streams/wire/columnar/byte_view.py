@@ -48,6 +48,24 @@ def numbers_at(buffer: Readable, positions: Positions, kind: str) -> NDArray[np.
     return numbers
 
 
+def run_ends(totals: Positions, most: int, most_rows: int | None = None) -> list[int]:
+    """Return the ends of consecutive runs of rows, each as long as its limits allow; it has at least one row.
+
+    Args:
+        totals: the size of each row and all rows before it together.
+        most: the size of a run at most.
+        most_rows: rows of a run at most.
+    """
+    ends: list[int] = []
+    most_rows = len(totals) if most_rows is None else most_rows
+    end = before = 0
+    while end < len(totals):
+        end = min(max(end + 1, int(np.searchsorted(totals, before + most, side="right"))), end + most_rows)
+        ends.append(end)
+        before = int(totals[end - 1])
+    return ends
+
+
 class Words:
     """A buffer with loads of eight bytes at any position.
 

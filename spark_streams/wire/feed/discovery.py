@@ -21,9 +21,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from spark_streams.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from spark_streams.redaction import quoted
@@ -79,6 +81,33 @@ class Discovery:
     settings: Mapping[str, str | int | None] | None = None
 
 
+_Id = int | float | str
+_Flag = bool | dict[str, Any] | None
+
+
+class _Partition(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A partition as a document has it; null counts as missing, and an object of a flag as true."""
+
+    id: _Id
+    closed: _Flag = None
+    last_cursor: str | None = None
+    starts_after_partition: _Id | None = None
+    cursor_from_partitions: Sequence[_Id] | None = None
+    filters: list[str] | None = None
+    starts_after_parent: _Id | None = None
+    split_from_ancestors: Sequence[_Id] | None = None
+
+
+class _Document(msgspec.Struct, rename="camel", omit_defaults=True):
+    partitions: list[_Partition] | None  # Go writes an empty list as null
+    token: str | None = None
+    stream: _Flag = None
+    filters: list[str] | None = None
+    filter_fields: Any = None
+    exactly_once: _Flag = None
+    settings: Any = None
+
+
 def decode_discovery(body: bytes) -> Discovery:
     """Read a discovery document.
 
@@ -93,22 +122,18 @@ def decode_discovery(body: bytes) -> Discovery:
         raise RemoteProtocolError(
             f"discovery document: expected a JSON object with 'partitions', got {shown(body)}: is the url a feed's?"
         )
-    listed = document["partitions"]
-    if listed is None:
-        listed = []  # Go writes an empty list as null
-    if not isinstance(listed, list):
-        raise RemoteProtocolError(f"discovery document: 'partitions' is no list: {shown(body)}")
-    token = document.get("token")
-    if token is not None and not isinstance(token, str):
-        raise RemoteProtocolError("discovery document: 'token' is no string")
+    try:
+        told = msgspec.convert(document, _Document)
+    except msgspec.ValidationError as fault:
+        raise RemoteProtocolError(f"discovery document: {fault}") from None
     discovery = Discovery(
-        tuple(_partition(item) for item in listed),
-        token,
-        _flag(document, "stream", "discovery document"),
-        _flag(document, "exactlyOnce", "discovery document"),
-        _names(document, "filters", "discovery document"),
-        _fields(document.get("filterFields")),
-        _settings(document.get("settings")),
+        tuple(_partition(each) for each in told.partitions or ()),
+        told.token,
+        _flag(told.stream),
+        _flag(told.exactly_once),
+        tuple(told.filters or ()),
+        _fields(told.filter_fields),
+        _settings(told.settings),
     )
     _check(discovery, RemoteProtocolError)
     return discovery
@@ -131,52 +156,40 @@ def encode_discovery(discovery: Discovery, *, numbers: bool = False) -> bytes:
         return partition if numbers else str(partition)
 
     listed = []
-    for partition in discovery.partitions:
-        if partition.closed and partition.last_cursor is None:
-            raise LocalProtocolError(f"closed partition {partition.id} has no last cursor")
-        item = {
-            "id": str(partition.id),
-            "closed": partition.closed or None,
-            "lastCursor": partition.last_cursor,
-            "startsAfterPartition": None if partition.starts_after is None else reference(partition.starts_after),
-            "cursorFromPartitions": [reference(parent) for parent in partition.cursor_from] or None,
-            "filters": partition.filters or None,
-        }
-        listed.append({name: value for name, value in item.items() if value is not None})
-    document: dict[str, Any] = {"partitions": listed}
+    for each in discovery.partitions:
+        if each.closed and each.last_cursor is None:
+            raise LocalProtocolError(f"closed partition {each.id} has no last cursor")
+        after = None if each.starts_after is None else reference(each.starts_after)
+        ancestors = [reference(parent) for parent in each.cursor_from] or None
+        filters = list(each.filters) or None
+        listed.append(_Partition(str(each.id), each.closed or None, each.last_cursor, after, ancestors, filters))
+    settings = None if discovery.settings is None else dict(discovery.settings)
+    document = _Document(listed, discovery.token, exactly_once=discovery.exactly_once, settings=settings)
     if discovery.token is None:
-        document["stream"] = discovery.stream
-        document["filters"] = list(discovery.filters)
-        if discovery.filter_fields:
-            document["filterFields"] = dict(discovery.filter_fields)
-    else:
-        document["token"] = discovery.token
-    document["exactlyOnce"] = discovery.exactly_once
-    if discovery.settings is not None:
-        document["settings"] = dict(discovery.settings)
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+        document.stream, document.filters = discovery.stream, list(discovery.filters)
+        document.filter_fields = dict(discovery.filter_fields) or None
+    return msgspec.json.encode(document)
 
 
-def _partition(item: object) -> FeedPartition:
-    if not isinstance(item, dict):
-        raise RemoteProtocolError(f"discovery document: a partition is no JSON object: {quoted(item, 100)}")
-    number = _id(item.get("id"), "'id' of a partition")
+def _partition(told: _Partition) -> FeedPartition:
+    number = _id(told.id, "'id' of a partition")
     where = f"partition {number}"
-    last = item.get("lastCursor")
-    if last is not None and not isinstance(last, str):
-        raise RemoteProtocolError(f"{where}: 'lastCursor' is no string")
-    after = _either(item, "startsAfterPartition", "startsAfterParent", where)
-    ancestors = _either(item, "cursorFromPartitions", "splitFromAncestors", where)
-    if not isinstance(ancestors, list | None):
-        raise RemoteProtocolError(f"{where}: 'cursorFromPartitions' is no list")
+    both = "'startsAfterPartition' and 'startsAfterParent'"
+    after = _either(where, both, told.starts_after_partition, told.starts_after_parent)
+    both = "'cursorFromPartitions' and 'splitFromAncestors'"
+    ancestors = _either(where, both, told.cursor_from_partitions, told.split_from_ancestors)
     return FeedPartition(
         number,
-        _flag(item, "closed", where),
-        last or None,
+        _flag(told.closed),
+        told.last_cursor or None,
         None if after is None else _id(after, f"{where}: 'startsAfterPartition'"),
         tuple(_id(ancestor, f"{where}: an item of 'cursorFromPartitions'") for ancestor in ancestors or ()),
-        _names(item, "filters", where),
+        tuple(told.filters or ()),
     )
+
+
+def _flag(told: _Flag) -> bool:
+    return told is not None and told is not False
 
 
 def _settings(value: object) -> dict[str, str | int | None] | None:
@@ -186,15 +199,12 @@ def _settings(value: object) -> dict[str, str | int | None] | None:
     return value
 
 
-def _either(item: dict[str, object], name: str, other: str, where: str) -> object:
+def _either(where: str, names: str, first: Any, second: Any) -> Any:
     """Return a member that the specification spells in two ways; null counts as missing."""
-    first, second = item.get(name), item.get(other)
     if first is None or second is None:
         return second if first is None else first
     if json.dumps(first).replace('"', "") != json.dumps(second).replace('"', ""):  # "0" and 0 are equal
-        raise RemoteProtocolError(
-            f"{where}: '{name}' and '{other}' disagree: {quoted(first, 50)} and {quoted(second, 50)}"
-        )
+        raise RemoteProtocolError(f"{where}: {names} disagree: {quoted(first, 50)} and {quoted(second, 50)}")
     return first
 
 
@@ -206,25 +216,6 @@ def _id(value: object, what: str) -> int:
             f"{what} is {quoted(value, 50)}: expected an integer from 0 to {MAX_PARTITION_ID}, as a string or a number"
         )
     return value
-
-
-def _flag(item: dict[str, object], name: str, where: str) -> bool:
-    """Return a flag; an object counts as true, because flags may become "sub-structs with more information"."""
-    value = item.get(name)
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    if isinstance(value, dict):
-        return True
-    raise RemoteProtocolError(f"{where}: '{name}' is {quoted(value, 50)}: expected true, false or an object")
-
-
-def _names(item: dict[str, object], name: str, where: str) -> tuple[str, ...]:
-    value = item.get(name)
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise RemoteProtocolError(f"{where}: '{name}' is {quoted(value, 50)}: expected a list of strings")
-    return tuple(value)
 
 
 def _fields(value: object) -> dict[str, str]:

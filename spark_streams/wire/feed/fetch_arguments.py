@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import MAX_PARTITION_ID
+from spark_streams.wire.feed.line import Dialect
 
 FIRST: Final = "_first"
 """The cursor before a partition's first event."""

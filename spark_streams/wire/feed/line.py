@@ -1,4 +1,14 @@
-"""Read one line of a feed at a time, by all of the rules; ``lines`` uses this file for unusual lines.
+"""The dialects of feeds, and one line of a feed at a time, by all of the rules; ``lines`` reads unusual lines so.
+
+=============  =========================  ==========================  ==========================
+..             v1 (ZeroEventHub)          v2a (FeedAPI of 2023)       v2b (FeedAPI, today's)
+=============  =========================  ==========================  ==========================
+discovery      none                       base, no arguments          base, no arguments
+fetch          base                       base                        base + ``/events``
+recognised by  ``n``                      ``partition``               ``token``
+event member   ``data``                   ``event``                   ``data``
+page size      ``pagesizehint``           ``pageSizeHint``            ``pagesizehint``
+=============  =========================  ==========================  ==========================
 
 A line is a JSON object; duplicate members count as their last one. It is, by its members:
 
@@ -13,7 +23,8 @@ Next to an event, ``"encoding": "base64"`` means that the string is base64 of by
 the event's key, as its JSON text where it is no string: extensions of this project's server, unknown members to all
 other readers. A published line has no other members.
 
-Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05, C-06, C-17, C-21, F-22.
+Spec: feedapi-spec SPEC.md of 2023-05 (v2a) and of 2025-05 (v2b), "Response", zeroeventhub SPEC.md (v1);
+docs/specifications.md, C-05, C-06, C-17, C-21, F-22, F-29, F-30.
 """
 
 from __future__ import annotations
@@ -21,11 +32,42 @@ from __future__ import annotations
 import base64
 import json
 import re
+from enum import Enum
 from typing import Any, Final, NamedTuple, NoReturn
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, dump_exact, load_exact, refuse_constant, shown
+
+NDJSON: Final = "application/x-ndjson"
+"""The media type of lines of JSON; it does not tell their dialect."""
+ZEH: Final = "application/zeh-"
+"""The prefix of the media types of ZeroEventHub's versions (zeroeventhub SPEC.md, "Content type", 691d843)."""
+ZEH_V1: Final = f"{ZEH}v1"
+"""The media type of version 1; clients should request it, servers may answer NDJSON."""
+
+
+class Dialect(Enum):
+    """A version of the protocol; the value is its name in option ``dialect``.
+
+    ``PUBLISHED`` are the lines of a request that publishes, an extension of this project's server: events alone, in
+    either member, and nothing that would not be stored.
+    """
+
+    V1 = "v1"
+    V2A = "v2a"
+    V2B = "v2b"
+    PUBLISHED = "published"
+
+    @property
+    def event_key(self) -> str:
+        """The member of a line that holds an event."""
+        return "event" if self in (Dialect.V2A, Dialect.PUBLISHED) else "data"
+
+    @property
+    def other_event_key(self) -> str:
+        """The member of an event in the other dialects; accepted where ``event_key`` and a cursor are missing."""
+        return "data" if self.event_key == "event" else "event"
+
 
 BASE64: Final = "base64"
 """The value of member ``encoding`` beside a string event that is base64 of other bytes."""

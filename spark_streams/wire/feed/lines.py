@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.arrays import strings
 from spark_streams.wire.columnar.byte_view import Mask, Positions
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_texts import CLOSE, NOTHING, NULL, OPEN, QUOTE, JsonTexts
-from spark_streams.wire.feed.line import BASE64, read_line
+from spark_streams.wire.feed.line import BASE64, Dialect, read_line
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, REFUSALS, is_utf8, perhaps_deeper
 
 MAX_LINE_BYTES: Final = 64 << 20

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Mask
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_encode import quoted
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, REFUSALS, depth_of, is_utf8, load_json, perhaps_deeper
 
 _BINARY: Final = pa.binary()

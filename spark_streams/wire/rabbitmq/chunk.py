@@ -173,15 +173,7 @@ class ChunkRecords:
     ends: Positions
 
 
-def decode_chunk(
-    buffer: Readable,
-    start: int,
-    end: int,
-    *,
-    check_crc: bool = True,
-    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
-    max_inflated_bytes: int = MAX_INFLATED_BYTES,
-) -> ChunkRecords:
+def decode_chunk(buffer: Readable, start: int, end: int, *, check_crc: bool = True) -> ChunkRecords:
     """Read a chunk in its delivered form: the header, directly followed by the data section.
 
     Args:
@@ -189,25 +181,20 @@ def decode_chunk(
         start: first byte of the chunk, inclusive.
         end: end of the frame, exclusive; bytes between the data section and it are ignored.
         check_crc: whether to verify the data section's CRC.
-        max_uncompressed_bytes: the most bytes to which one sub-batch may inflate.
-        max_inflated_bytes: the most bytes to which all of the chunk's sub-batches may inflate together.
 
     Raises:
-        RemoteProtocolError: the bytes are wrong in any way; the message names the chunk's offset.
+        RemoteProtocolError: the bytes are wrong in any way, or its sub-batches inflate to more than
+            ``MAX_INFLATED_BYTES``, one of them to more than ``MAX_PLAIN_BYTES``; the message names the chunk's offset.
     """
     header = ChunkHeader.decode(buffer, start, end)
     try:
-        return _decode_data(
-            header, buffer, start + HEADER_BYTES, end, check_crc, max_uncompressed_bytes, max_inflated_bytes
-        )
+        return _decode_data(header, buffer, start + HEADER_BYTES, end, check_crc)
     except RemoteProtocolError as fault:
         fault.args = (f"the chunk at offset {header.first_offset}: {fault}",)
         raise
 
 
-def _decode_data(
-    header: ChunkHeader, buffer: Readable, start: int, end: int, check_crc: bool, max_batch: int, max_inflated: int
-) -> ChunkRecords:
+def _decode_data(header: ChunkHeader, buffer: Readable, start: int, end: int, check_crc: bool) -> ChunkRecords:
     if header.data_bytes > end - start:
         raise RemoteProtocolError(f"a chunk with {header.data_bytes} bytes of data: {end - start} are there")
     if check_crc:
@@ -217,7 +204,7 @@ def _decode_data(
     if header.kind != ChunkType.USER:
         nothing = np.empty(0, np.int64)
         return ChunkRecords(header, nothing, buffer, nothing, nothing)
-    spans = RecordSpans(buffer, max_batch, max_inflated)
+    spans = RecordSpans(buffer, MAX_PLAIN_BYTES, MAX_INFLATED_BYTES)
     left, end = header.entries, start + header.data_bytes
     while left:
         entries = read_entries(buffer, start, end, left)

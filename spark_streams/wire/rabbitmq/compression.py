@@ -67,18 +67,10 @@ def compress(kind: int, plain: Readable) -> bytes:
     Raises:
         LocalProtocolError: ``kind`` is not in ``Compression``.
     """
-    if kind == Compression.NONE:
-        return bytes(plain)
-    if kind == Compression.GZIP:
-        stream = zlib.compressobj(wbits=_GZIP_WBITS)
-        return stream.compress(plain) + stream.flush()
-    if kind == Compression.SNAPPY:
-        return _snappy_frames(memoryview(plain))
-    if kind == Compression.LZ4:
-        return _lz4_frame(memoryview(plain))
-    if kind == Compression.ZSTD:
-        return bytes(_ZSTD.compress(pa.py_buffer(plain), asbytes=True))
-    raise LocalProtocolError(f"compression {kind}: expected 0 to 4")
+    codec = _CODECS.get(kind)
+    if codec is None and kind != Compression.NONE:
+        raise LocalProtocolError(f"compression {kind}: expected 0 to 4")
+    return bytes(plain) if codec is None else codec[0](memoryview(plain))
 
 
 def decompress(kind: int, packed: Readable, size: int) -> bytes:
@@ -93,8 +85,8 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
     Raises:
         RemoteProtocolError: the kind is unknown, or the bytes are not of that format or inflate to another size.
     """
-    unpack = _UNPACK.get(kind)
-    if unpack is None:
+    codec = _CODECS.get(kind)
+    if codec is None:
         raise RemoteProtocolError(f"a sub-batch with compression {kind}: expected 1 to 4, or 0 for plain bytes")
     if not packed:
         raise RemoteProtocolError(f"a {Compression(kind).name.lower()} sub-batch without content")
@@ -102,7 +94,7 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
     if most is not None and size > most * len(packed):
         raise _broken(kind, f"of {len(packed)} bytes: cannot inflate to {size} bytes, as its header says")
     try:
-        return unpack(memoryview(packed), size)
+        return codec[1](memoryview(packed), size)
     except (pa.ArrowException, OSError, zlib.error) as fault:
         # pa.ArrowException is the base of Arrow's own errors; a codec's failure is an OSError.
         raise _broken(kind, f"cannot be inflated to {size} bytes: {fault}") from fault
@@ -110,6 +102,11 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
 
 def _broken(kind: int, problem: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"a {Compression(kind).name.lower()} sub-batch {problem}")
+
+
+def _gzip(plain: memoryview) -> bytes:
+    stream = zlib.compressobj(wbits=_GZIP_WBITS)
+    return stream.compress(plain) + stream.flush()
 
 
 def _gunzip(packed: memoryview, size: int) -> bytes:
@@ -222,9 +219,10 @@ def _snappy_length(chunk: memoryview) -> int:
     raise _broken(Compression.SNAPPY, "has a chunk without a length")
 
 
-_UNPACK: Final[dict[int, Callable[[memoryview, int], bytes]]] = {
-    Compression.GZIP: _gunzip,
-    Compression.SNAPPY: _unsnappy,
-    Compression.LZ4: _unlz4,
-    Compression.ZSTD: _unzstd,
+_CODECS: Final[dict[int, tuple[Callable[[memoryview], bytes], Callable[[memoryview, int], bytes]]]] = {
+    Compression.GZIP: (_gzip, _gunzip),
+    Compression.SNAPPY: (_snappy_frames, _unsnappy),
+    Compression.LZ4: (_lz4_frame, _unlz4),
+    Compression.ZSTD: (lambda plain: bytes(_ZSTD.compress(pa.py_buffer(plain), asbytes=True)), _unzstd),
 }
+"""What packs bytes, and what unpacks them to a size."""

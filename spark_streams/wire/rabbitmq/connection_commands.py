@@ -1,6 +1,13 @@
-"""The commands that open, keep and close a connection.
+"""The commands that open, keep and close a connection, its states until it is open, and the commands that it has then.
 
-Spec: Streams Protocol Reference, "Authentication", PeerProperties to Heartbeat, ExchangeCommandVersions.
+The door (``server/rabbitmq/handshake.py``) and the client (``client/rabbitmq/open.py``) execute the table of states;
+``docs/state_pictures.py`` draws the picture in ``docs/how-it-works.md`` from it.
+
+Publish, PublishConfirm, PublishError and Deliver carry thousands of messages. They are no commands here:
+``publish_decode.py`` and ``chunk.py`` read and write them in columns, straight from the frame.
+
+Spec: Streams Protocol Reference, "Authentication", PeerProperties to Heartbeat, ExchangeCommandVersions;
+docs/specifications.md, S-21 to S-26.
 """
 
 from __future__ import annotations
@@ -8,12 +15,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from enum import Enum
+from typing import Annotated, Any, Final
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.rabbitmq import consumer_commands, publish_decode, stream_commands
+from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
 from spark_streams.wire.rabbitmq.fields import U16, U32, Blob, Pairs, Reader, SparsePairs, Text, array_of
-from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Request
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request, ResponseCode
+from spark_streams.wire.rabbitmq.publish_decode import CONFIRM_KEY, PUBLISH_ERROR_KEY, PUBLISH_KEY
 
 
 class PeerProperties(Request, key=0x0011):
@@ -136,3 +146,87 @@ class ExchangeCommandVersionsAnswer(Answer, key=0x001B | ANSWER):
     def maximum(self) -> Mapping[int, int]:
         """Each command key to its highest version."""
         return {each.key: each.maximum for each in self.commands}
+
+
+# --- the states before it is open
+class HandshakeState(Enum):
+    """The states of the handshake; a value is the state's name in the picture."""
+
+    CONNECTED = "Connected"
+    INTRODUCED = "Introduced"
+    AUTHENTICATING = "Authenticating"
+    AUTHENTICATED = "Authenticated"
+    TUNED = "Tuned"
+    OPEN = "Open"
+    REFUSED = "Refused"
+
+
+class HandshakeInput(Enum):
+    """A client's command with the server's answer; Tune is the server's command, with the client's answer."""
+
+    PEER_PROPERTIES = "PeerProperties"
+    SASL_HANDSHAKE = "SaslHandshake"
+    SASL_CHALLENGE = "SaslAuthenticate, answered with a challenge"
+    SASL_SUCCESS = "SaslAuthenticate, answered OK"
+    SASL_FAILURE = "SaslAuthenticate, answered with an error"
+    TUNE = "Tune"
+    OPEN = "Open, answered OK"
+    OPEN_FAILURE = "Open, answered with an error"
+
+
+_S, _I = HandshakeState, HandshakeInput
+
+TRANSITIONS: Final[Mapping[tuple[HandshakeState, HandshakeInput], HandshakeState]] = {
+    (_S.CONNECTED, _I.PEER_PROPERTIES): _S.INTRODUCED,
+    (_S.INTRODUCED, _I.PEER_PROPERTIES): _S.INTRODUCED,
+    (_S.INTRODUCED, _I.SASL_HANDSHAKE): _S.AUTHENTICATING,
+    (_S.AUTHENTICATING, _I.SASL_HANDSHAKE): _S.AUTHENTICATING,
+    (_S.AUTHENTICATING, _I.SASL_CHALLENGE): _S.AUTHENTICATING,
+    (_S.AUTHENTICATING, _I.SASL_SUCCESS): _S.AUTHENTICATED,
+    (_S.AUTHENTICATING, _I.SASL_FAILURE): _S.REFUSED,
+    (_S.AUTHENTICATED, _I.TUNE): _S.TUNED,
+    (_S.AUTHENTICATED, _I.OPEN): _S.OPEN,
+    (_S.AUTHENTICATED, _I.OPEN_FAILURE): _S.REFUSED,
+    (_S.TUNED, _I.OPEN): _S.OPEN,
+    (_S.TUNED, _I.OPEN_FAILURE): _S.REFUSED,
+}
+"""The transitions. An input without a row in a state is a protocol error. Heartbeats change nothing and are no input.
+"""
+
+
+# --- all commands
+COMMANDS: Final[dict[tuple[int, int], type[Command]]] = {
+    (kind.KEY, kind.VERSION): kind
+    for names in (globals(), *map(vars, (publish_decode, consumer_commands, stream_commands)))
+    for kind in names.values()
+    if isinstance(kind, type) and issubclass(kind, Command) and hasattr(kind, "KEY")
+}
+"""Each (key, version) to its command."""
+
+COLUMNAR_KEYS: Final = frozenset({PUBLISH_KEY, CONFIRM_KEY, PUBLISH_ERROR_KEY, DELIVER_KEY})
+"""Keys of frames that are read in columns, not by ``decode``."""
+
+_TWO_VERSIONS: Final = frozenset({PUBLISH_KEY, DELIVER_KEY})
+
+
+def _received(*keys: int) -> tuple[CommandVersions, ...]:
+    return tuple(CommandVersions(key, 1, 2 if key in _TWO_VERSIONS else 1) for key in keys)
+
+
+SERVER_RECEIVES: Final = _received(0x01, PUBLISH_KEY, 0x05, 0x06, 0x07, *range(0x09, 0x10), *range(0x11, 0x20))
+"""The door's list in ExchangeCommandVersions: all commands that it receives."""
+
+CLIENT_RECEIVES: Final = _received(CONFIRM_KEY, PUBLISH_ERROR_KEY, DELIVER_KEY, 0x10, 0x14, 0x16, 0x17, 0x1A)
+"""Our client's list; it includes Deliver 2, which servers send only to clients that list it (S-24)."""
+
+
+def decode(frame: Frame) -> Command:
+    """Return the command of a frame that is not columnar.
+
+    Raises:
+        RemoteProtocolError: the key or version is unknown, or the content does not fit: an unknown frame, code 0x0d.
+    """
+    kind = COMMANDS.get((frame.key, frame.version))
+    if kind is None:
+        raise RemoteProtocolError(f"an unknown frame: key 0x{frame.key:04x}, version {frame.version}")
+    return kind.decode(frame)

@@ -142,7 +142,7 @@ class _Text(_Blob):
     def read(self, reader: Reader, field: str) -> Any:
         content = super().read(reader, field)
         try:
-            return None if content is None else content.decode("utf-8")
+            return "" if content is None else content.decode("utf-8")
         except UnicodeDecodeError as fault:
             raise RemoteProtocolError(f"{reader.what}: {field} is not UTF-8: {fault.reason}") from fault
 
@@ -163,11 +163,16 @@ class _Array:
 
     def each(self, reader: Reader, field: str) -> Iterator[Any]:
         """Yield the items as they are read."""
-        (count,) = struct.unpack(">i", reader.take(4, field))
-        if not 0 <= count * self._item.least <= reader.left:
-            raise RemoteProtocolError(f"{reader.what}: {field} has {count} items, the frame has {reader.left} bytes")
-        for _ in range(count):
+        for _ in range(_count(reader, field, self._item.least)):
             yield self._item.read(reader, field)
+
+
+def _count(reader: Reader, field: str, least: int) -> int:
+    """Return how many items of at least so many bytes come."""
+    (count,) = struct.unpack(">i", reader.take(4, field))
+    if not 0 <= count * least <= reader.left:
+        raise RemoteProtocolError(f"{reader.what}: {field} has {count} items, the frame has {reader.left} bytes")
+    return int(count)
 
 
 class _Struct:
@@ -182,52 +187,27 @@ class _Struct:
         return self._kind(**read_fields(reader, self._kind))
 
 
-class _Pair:
-    least = 4
-    _text = _Text(nullable=True)
+class _Map:
+    """An array of (key, value), as a mapping, without an object for each: a plan reads thousands of counts."""
+
+    def __init__(self, key: FieldType, value: FieldType, *, optional: bool = True, written_empty: bool = True) -> None:
+        self._key, self._value = key, value
+        self._optional, self._written_empty = optional, written_empty
+        self.least = 0 if optional else 4
 
     def write(self, out: bytearray, value: Any, field: str) -> None:
-        for text in value:
-            self._text.write(out, text, field)
-
-    def read(self, reader: Reader, field: str) -> Any:
-        return self._text.read(reader, field) or "", self._text.read(reader, field) or ""
-
-
-class _Pairs(_Array):
-    """Properties: an array of (key, value), as a mapping; if the frame ends before the count, there are none."""
-
-    least = 0
-
-    def __init__(self, written_empty: bool) -> None:
-        super().__init__(_Pair())
-        self._written_empty = written_empty
-
-    def write(self, out: bytearray, value: Any, field: str) -> None:
-        if value or self._written_empty:
-            super().write(out, value.items(), field)
-
-    def read(self, reader: Reader, field: str) -> Any:
-        return dict(self.each(reader, field)) if reader.left else {}
-
-
-class _Counts:
-    """An array of (string, int64), as a mapping: without an object for each, as a plan reads thousands of these."""
-
-    least = 4
-    _name, _count = _Text(nullable=False), Number("q")
-
-    def write(self, out: bytearray, value: Any, field: str) -> None:
+        if not value and not self._written_empty:
+            return
         out += struct.pack(">i", len(value))
-        for name, count in value.items():
-            self._name.write(out, name, field)
-            self._count.write(out, count, field)
+        for key, each in value.items():
+            self._key.write(out, key, field)
+            self._value.write(out, each, field)
 
     def read(self, reader: Reader, field: str) -> Any:
-        (count,) = struct.unpack(">i", reader.take(4, field))
-        if not 0 <= count * (self._name.least + self._count.least) <= reader.left:
-            raise RemoteProtocolError(f"{reader.what}: {field} has {count} items, the frame has {reader.left} bytes")
-        return {self._name.read(reader, field): self._count.read(reader, field) for _ in range(count)}
+        if self._optional and not reader.left:
+            return {}
+        count = _count(reader, field, self._key.least + self._value.least)
+        return {self._key.read(reader, field): self._value.read(reader, field) for _ in range(count)}
 
 
 U8 = Annotated[int, Number("B")]
@@ -242,13 +222,12 @@ Text = Annotated[str, _Text(nullable=False)]
 """string that may not be null."""
 Blob = Annotated[bytes | None, _Blob("i", MAX_BLOB_BYTES, nullable=True)]
 """bytes."""
-Pairs = Annotated[Mapping[str, str], _Pairs(written_empty=True)]
+_PROPERTY: Final = _Text(nullable=True)
+Pairs = Annotated[Mapping[str, str], _Map(_PROPERTY, _PROPERTY)]
 """[Key Value]; an empty one is written too, as its count."""
-SparsePairs = Annotated[Mapping[str, str], _Pairs(written_empty=False)]
+SparsePairs = Annotated[Mapping[str, str], _Map(_PROPERTY, _PROPERTY, written_empty=False)]
 """[Key Value]; an empty one is left out."""
-
-
-Counts = Annotated[Mapping[str, int], _Counts()]
+Counts = Annotated[Mapping[str, int], _Map(_Text(nullable=False), Number("q"), optional=False)]
 """[Key Value] with strings and int64s."""
 
 

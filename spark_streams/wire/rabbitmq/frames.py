@@ -1,4 +1,4 @@
-"""Split the bytes of a connection into frames; the base classes of all commands.
+"""Split the bytes of a connection into frames; the base classes of all commands, and the codes of answers.
 
 ::
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from _thread import allocate_lock
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ import pyarrow as pa
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import PADDING, Readable
 from spark_streams.wire.rabbitmq.fields import U16, U32, Reader, layout_of, read_fields, write_fields
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -52,6 +52,40 @@ _BECOMING: Final = allocate_lock()
 """The codec starts no thread (``threading``), but connections of several may use it."""
 
 C = TypeVar("C", bound="Command")
+
+
+class ResponseCode(IntEnum):
+    """The codes of a peer's answer: the protocol's table, and two that brokers added for renewing a token (S-151)."""
+
+    OK = 0x01
+    STREAM_DOES_NOT_EXIST = 0x02
+    SUBSCRIPTION_ID_ALREADY_EXISTS = 0x03
+    SUBSCRIPTION_ID_DOES_NOT_EXIST = 0x04
+    STREAM_ALREADY_EXISTS = 0x05
+    STREAM_NOT_AVAILABLE = 0x06
+    SASL_MECHANISM_NOT_SUPPORTED = 0x07
+    AUTHENTICATION_FAILURE = 0x08
+    SASL_ERROR = 0x09
+    SASL_CHALLENGE = 0x0A
+    SASL_AUTHENTICATION_FAILURE_LOOPBACK = 0x0B
+    VIRTUAL_HOST_ACCESS_FAILURE = 0x0C
+    UNKNOWN_FRAME = 0x0D
+    FRAME_TOO_LARGE = 0x0E
+    INTERNAL_ERROR = 0x0F
+    ACCESS_REFUSED = 0x10
+    PRECONDITION_FAILED = 0x11
+    PUBLISHER_DOES_NOT_EXIST = 0x12
+    NO_OFFSET = 0x13
+    SASL_CANNOT_CHANGE_MECHANISM = 0x14
+    SASL_CANNOT_CHANGE_USERNAME = 0x15
+
+
+def code_name(code: int) -> str:
+    """Return a code as errors show it, such as ``stream-does-not-exist (0x02)``; an unknown one as ``code 0x7f``."""
+    try:
+        return f"{ResponseCode(code).name.lower().replace('_', '-')} (0x{code:02x})"
+    except ValueError:
+        return f"code 0x{code:02x}"
 
 
 class FrameTooLarge(RemoteProtocolError):

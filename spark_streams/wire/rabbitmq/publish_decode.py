@@ -1,4 +1,4 @@
-"""Decode Publish, PublishConfirm and PublishError, the frames of publishers, in columns; encode the answers.
+"""The commands of publishers; decode Publish, PublishConfirm and PublishError in columns, and encode the answers.
 
 ::
 
@@ -10,7 +10,7 @@
     Confirm        key(0x0003) version(1) publisher(u8) count(i32)  ids(u64)
     PublishError   key(0x0004) version(1) publisher(u8) count(i32)  id(u64) code(u16)
 
-Spec: Streams Protocol Reference, "Publish" to "PublishError"; docs/specifications.md, S-41,
+Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; docs/specifications.md, S-41,
 S-92, S-107.
 """
 
@@ -27,12 +27,59 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 from spark_streams.wire.rabbitmq.entries import read_entries
-from spark_streams.wire.rabbitmq.frames import frame_head
+from spark_streams.wire.rabbitmq.fields import U8, U64, Text
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request, frame_head
 from spark_streams.wire.rabbitmq.publish_v2 import FILTERED_HEAD_BYTES, filtered_begins
-from spark_streams.wire.rabbitmq.publisher_commands import CONFIRM_KEY, PUBLISH_ERROR_KEY
 from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
 
 Ids = NDArray[np.uint64]
+
+PUBLISH_KEY = 0x0002
+"""The key of Publish, versions 1 and 2, from the client."""
+CONFIRM_KEY = 0x0003
+"""The key of PublishConfirm, from the server."""
+PUBLISH_ERROR_KEY = 0x0004
+"""The key of PublishError, from the server."""
+MAX_REFERENCE_BYTES = 255
+"""The longest reference: the protocol allows 256 characters, but brokers refuse more than 255 bytes (S-102)."""
+
+
+class DeclarePublisher(Request, key=0x0001):
+    """A request to open a publisher; an empty reference means one without deduplication (S-101)."""
+
+    publisher_id: U8
+    reference: Text
+    stream: Text
+
+
+class DeclarePublisherAnswer(Answer, key=0x0001 | ANSWER):
+    """Whether the publisher is open."""
+
+
+class QueryPublisherSequence(Request, key=0x0005):
+    """A request for the last publishing id of a reference."""
+
+    reference: Text
+    stream: Text
+
+
+class QueryPublisherSequenceAnswer(Answer, key=0x0005 | ANSWER):
+    """The last publishing id; 0 for none (S-104)."""
+
+    sequence: U64 = 0
+
+
+class DeletePublisher(Request, key=0x0006):
+    """A request to close a publisher."""
+
+    publisher_id: U8
+
+
+class DeletePublisherAnswer(Answer, key=0x0006 | ANSWER):
+    """Whether the publisher existed."""
+
+
+# --- in columns
 
 MAX_INFLATED_BYTES: Final = 256 << 20
 """The most bytes to which the sub-batches of one frame may inflate together; frames have 1 MiB unless configured."""
@@ -98,13 +145,7 @@ def _read_head(buffer: Readable, start: int, end: int, least: int, what: str) ->
 
 
 def decode_publish(
-    buffer: Readable,
-    start: int,
-    end: int,
-    version: int,
-    *,
-    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
-    max_inflated_bytes: int = MAX_INFLATED_BYTES,
+    buffer: Readable, start: int, end: int, version: int, *, max_inflated_bytes: int = MAX_INFLATED_BYTES
 ) -> Published:
     """Read the content of a Publish frame.
 
@@ -113,14 +154,13 @@ def decode_publish(
         start: first byte after key and version, inclusive.
         end: end of the frame, exclusive.
         version: the frame's version, 1 or 2.
-        max_uncompressed_bytes: the most bytes to which one sub-batch may inflate; a larger one is a bad one.
         max_inflated_bytes: the most bytes to which all sub-batches of the frame may inflate together; the first that
             exceeds it is a bad one.
 
     Raises:
         RemoteProtocolError: the frame itself is malformed. A bad sub-batch is not an error: see ``Published.bad_from``.
     """
-    (whole,) = filter(None, _parts(buffer, start, end, version, _Limits(max_uncompressed_bytes, max_inflated_bytes)))
+    (whole,) = filter(None, _parts(buffer, start, end, version, _Limits(MAX_PLAIN_BYTES, max_inflated_bytes)))
     return whole
 
 

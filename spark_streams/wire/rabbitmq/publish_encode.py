@@ -1,10 +1,12 @@
-"""Encode columns of messages as Publish frames, none larger than the negotiated maximum."""
+"""Says how messages are published, and encodes columns of them as Publish frames, none larger than negotiated."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, Final
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +14,38 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.arrays import layout
-from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.byte_view import Positions, run_ends
 from spark_streams.wire.columnar.interleave import Ranges, heads, interleave
 from spark_streams.wire.rabbitmq.frames import frame_head
-from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
+from spark_streams.wire.rabbitmq.publish_decode import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
+
+Routing = Literal["hash", "rstream", "key"]
+"""By the hash of RabbitMQ's own clients, by rstream's, or by binding key."""
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+@dataclass(frozen=True)
+class RabbitPublishing:
+    """How to publish.
+
+    Args:
+        super_stream: the super stream that rows are routed in; None when rows name their streams, or all go to one.
+        routing: which partition of the super stream a row goes to: by ``hash`` of its key (murmur3, as RabbitMQ's
+            clients), by that of ``rstream``, or the one whose binding key is the row's ``key``.
+        compression: of sub-entry batches.
+        sub_entry_size: messages of a sub-entry batch; 1 for none, each message an entry of its own.
+        max_in_flight: messages that may wait for their confirm, at most.
+        request_timeout_ms: how many milliseconds the broker may confirm nothing, or not answer.
+    """
+
+    super_stream: str | None = None
+    routing: Routing = "hash"
+    compression: Codec = "none"
+    sub_entry_size: int = 1
+    max_in_flight: int = 10_000
+    request_timeout_ms: int = 30_000
+
 
 _HEAD: Final = struct.Struct(">BI")
 FRAME_HEAD_BYTES: Final = 13
@@ -131,7 +160,7 @@ def encode_sub_batches(
 
 
 def _frame_bounds(sizes: Positions, max_frame_bytes: int, rows: Positions | None = None) -> Iterator[tuple[int, int]]:
-    """Yield the entries of each frame, as half-open ranges."""
+    """Return the entries of each frame, as half-open ranges."""
     room = (max_frame_bytes or 0x7FFFFFFF) - FRAME_HEAD_BYTES
     if sizes.size and sizes.max() > room:
         entry = int((sizes > room).argmax())
@@ -140,12 +169,7 @@ def _frame_bounds(sizes: Positions, max_frame_bytes: int, rows: Positions | None
             f"row {row}: {sizes[entry]} bytes with the entry's head: expected at most {room}, so that it fits into a "
             f"frame of {room + FRAME_HEAD_BYTES} bytes"
         )
-    bounds = np.concatenate(([0], np.cumsum(sizes)))
-    first = 0
-    while first < sizes.size:
-        end = int(np.searchsorted(bounds, bounds[first] + room, "right")) - 1
-        yield first, end
-        first = end
+    return pairwise([0, *run_ends(np.cumsum(sizes), room)])
 
 
 def _frame(publisher_id: int, version: int, entries: int, content: list[Any]) -> bytes:

@@ -47,7 +47,7 @@ def one_event_each(url: str, stream: str, partitions: int) -> None:
     """Publish one event to each partition of a super stream, by RabbitMQ's protocol."""
     from spark_streams.client.rabbitmq.open import open_connection
     from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
-    from spark_streams.wire.rabbitmq import publisher_commands as publishing
+    from spark_streams.wire.rabbitmq import publish_decode as publishing
 
     names = [f"{stream}-{number}" for number in range(partitions)]
     with open_connection(parse_url(url, schemes=RABBITMQ_SCHEMES), timeout_ms=60_000) as connection:

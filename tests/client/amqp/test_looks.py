@@ -17,6 +17,7 @@ from proton import Delivery
 from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.client.amqp import queue_types
 from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.connections import Reached
 from spark_streams.client.amqp.links import Binding, Link
 from spark_streams.client.amqp.request_links import RequestLinks
 from spark_streams.endpoint import Secret, parse_url
@@ -165,8 +166,8 @@ def test_looks_that_are_cut_off_leave_them_too(queues: Queues, rabbitmq_amqp_url
     assert (queues.count(queue), queues.count(dead)) == (10, 0)
 
 
-def described(client: AmqpClient, stream: str, connection: Connection, at: str | None) -> object:
-    return client._inquiries(connection).describe(connection, at, stream)
+def described(client: AmqpClient, stream: str, to: Reached) -> object:
+    return client._inquiries(to).describe(to, stream)
 
 
 @pytest.mark.rabbitmq
@@ -232,8 +233,8 @@ def test_an_unproven_look_releases_the_one_message_that_it_got(rabbit: FakeRabbi
     assert [state for state, _ in rabbit.outcomes] == [Delivery.RELEASED] * rabbit.sent
 
 
-def attached(client: AmqpClient, connection: Connection, at: str | None) -> None:
-    client._receivers.attach(connection, at, Binding("q", "q"), RABBITMQ.starts(EARLIEST)).close()
+def attached(client: AmqpClient, to: Reached) -> None:
+    client._receivers.attach(to, Binding("q", "q"), RABBITMQ.starts(EARLIEST)).close()
 
 
 @pytest.mark.parametrize("rabbit", [{"queue": STREAM, "is_stream": True, "version": "3.13.7"}], indirect=True)

@@ -491,5 +491,5 @@ def test_a_read_begins_nowhere_else_than_it_was_to(broker: Real, client: AmqpCli
     start = StartFilter(Described(Symbol("rabbitmq:stream-offset-spec"), -5))
     with pytest.raises(StartRefused, match="the read would begin elsewhere"):
         client._connections.run(
-            lambda connection, _: attach_receiver(connection, f"/queues/{stream}", Binding(stream), start=start)
+            lambda to: attach_receiver(to.connection, f"/queues/{stream}", Binding(stream), start=start)
         )

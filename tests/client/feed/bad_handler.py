@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from tests.client.feed.bad_feed import BadPartition, Filters, UnknownCursor
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from tests.client.feed.bad_feed import BadFeed, BadPartition, Event, Filters
 from tests.client.feed.bad_handler import BadHandler
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.client.retry import Backoff
 from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Secret, parse_url
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 
 QUICK = Backoff(attempts=4, first_ms=1, limit_ms=2)
 

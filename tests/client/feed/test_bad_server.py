@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from tests.client.feed.bad_feed import BadFeed
 from tests.client.feed.bad_server import FAULTS, BadServer, Behaviour
 

@@ -25,7 +25,7 @@ from spark_streams.errors import (
     RemoteProtocolError,
     SparkStreamsError,
 )
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from tests.client.feed.scripted import (
     QUICK,
     BadFeed,

@@ -31,8 +31,7 @@ from spark_streams.errors import (
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, Permissions, RabbitConfig, ServerThread
 from spark_streams.wire.rabbitmq.consumer_commands import CreditAnswer
-from spark_streams.wire.rabbitmq.frames import Frame
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import Frame, ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate, StreamStats, StreamStatsAnswer
 from tests.client.rabbitmq.brokers import OLD, Broker
 from tests.client.rabbitmq.scripted import Scripted, Wire, deliver, stats

@@ -16,7 +16,7 @@ from spark_streams.client.rabbitmq import row_decoder as rows_module
 from spark_streams.errors import FilterError, PositionLost
 from spark_streams.filters import Operator, Predicate, ValueType, parse, property_of
 from spark_streams.position import EARLIEST, After, At, Earliest
-from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
+from spark_streams.wire.rabbitmq.publish_decode import PUBLISH_KEY
 from tests.client.rabbitmq.brokers import Broker, amqp, latest, text
 from tests.client.rabbitmq.scripted import Chunks, Scripted, deliver
 from tests.faults.proxy import TcpProxy

@@ -17,6 +17,7 @@ from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.wire.amqp.engine.endpoints import Condition
 from spark_streams.wire.amqp.engine.links import Attach, Link
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.outgoing_frames import OutgoingFrames
 from spark_streams.wire.amqp.engine.outgoing_session import ACCEPTED, Outcome, OutgoingSession
 from spark_streams.wire.amqp.engine.session import Violation
 from spark_streams.wire.amqp.performatives import CLOSE, TRANSFER, performative_code
@@ -321,7 +322,7 @@ def test_ranges_of_outcomes_are_those_of_serial_numbers(first: int) -> None:
     session.channel, session.next_id = 0, first
     heard: list[int] = []
     link = OutgoingDeliveries(session)
-    link.open(0, lambda _: None, 0, presettled=False)
+    link.open(0, OutgoingFrames(all_fields=False), presettled=False)
     link.settled = lambda origin, offsets, outcome: heard.extend(offsets.tolist())
     none = Ranges(np.zeros(1, np.uint8), np.zeros(300, np.int64), np.zeros(300, np.int64))
     link.credit = 300

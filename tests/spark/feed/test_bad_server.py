@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from tests.client.feed.bad_feed import BadFeed
 from tests.client.feed.bad_server import BadServer, Behaviour
 from tests.spark.feed.batches import Life

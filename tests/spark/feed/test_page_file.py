@@ -12,7 +12,7 @@ from spark_streams.spark.feed import spool_writer
 from spark_streams.spark.feed.page_file import Events, PageRange, read_events
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import Lines, parse_lines
 
 Row = tuple[bytes, str | None, str]

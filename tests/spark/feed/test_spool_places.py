@@ -15,7 +15,7 @@ from spark_streams.spark.feed import spool_writer, tasks
 from spark_streams.spark.feed.page_file import PageFile
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import parse_lines
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
 from tests.spark.feed.batches import Life, values

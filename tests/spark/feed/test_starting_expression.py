@@ -12,7 +12,7 @@ from spark_streams.client.feed.row_decoder import FeedRows, FirstMatch
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse
 from spark_streams.spark.feed import spool_writer
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import parse_lines
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
 from tests.spark.feed.batches import Life, through_json, together, values

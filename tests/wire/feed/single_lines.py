@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spark_streams.wire.columnar.arrays import binaries, strings
-from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.line import read_line
+from spark_streams.wire.feed.line import Dialect, read_line
 from spark_streams.wire.feed.lines import Lines
 
 

@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl
 import pytest
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FIRST, Fetch, decode_fetch
+from spark_streams.wire.feed.line import Dialect
 from tests.server.foreign_programs import Driver
 
 V1, V2A, V2B = Dialect.V1, Dialect.V2A, Dialect.V2B

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
 from tests.server.foreign_programs import Driver

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import Dialect
 from spark_streams.wire.feed.lines import parse_lines
 from spark_streams.wire.feed.lines_encode import encode_lines
 from spark_streams.wire.feed.strict_json import MAX_DEPTH

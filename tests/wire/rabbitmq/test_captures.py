@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbitmq import registry
+from spark_streams.wire.rabbitmq import connection_commands
 from spark_streams.wire.rabbitmq.connection_commands import (
     CloseAnswer,
     ExchangeCommandVersionsAnswer,
@@ -28,8 +28,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     ResolveOffsetSpec,
     Subscribe,
 )
-from spark_streams.wire.rabbitmq.frames import Command, Frame, FrameReader
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.frames import Command, Frame, FrameReader, ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import (
     CreateSuperStream,
     MetadataUpdate,
@@ -54,8 +53,8 @@ FRAMES = captured("3.10") | captured("4.3")
 UNMARKED = {name: raw for name, raw in FRAMES.items() if re.match(r"3\.10-server-(route|partitions)-", name)}
 """RabbitMQ 3.10 forgets the bit that marks these as answers."""
 FRAMES |= {name: raw[:4] + bytes([0x80 | raw[4]]) + raw[5:] for name, raw in UNMARKED.items()}
-COMMANDS = {name: raw for name, raw in FRAMES.items() if key_of(raw) in registry.COMMANDS}
-COLUMNAR = {name: raw for name, raw in FRAMES.items() if key_of(raw)[0] in registry.COLUMNAR_KEYS}
+COMMANDS = {name: raw for name, raw in FRAMES.items() if key_of(raw) in connection_commands.COMMANDS}
+COLUMNAR = {name: raw for name, raw in FRAMES.items() if key_of(raw)[0] in connection_commands.COLUMNAR_KEYS}
 ODD = set(FRAMES) - set(COMMANDS) - set(COLUMNAR)
 
 EMPTY_PROPERTIES = b"\0\0\0\0"
@@ -72,11 +71,11 @@ def frame_of(raw: bytes) -> Frame:
 
 
 def found(name: str) -> Command:
-    return registry.decode(frame_of(FRAMES[name]))
+    return connection_commands.decode(frame_of(FRAMES[name]))
 
 
 def test_every_command_was_captured() -> None:
-    assert {key_of(raw) for raw in COMMANDS.values()} == set(registry.COMMANDS)
+    assert {key_of(raw) for raw in COMMANDS.values()} == set(connection_commands.COMMANDS)
     assert {key_of(raw) for raw in COLUMNAR.values()} == {(2, 1), (2, 2), (3, 1), (4, 1), (8, 1), (8, 2)}
     assert {key_of(FRAMES[name])[0] for name in ODD} == {0x63}, "sent on purpose, for the broker to close"
 
@@ -100,7 +99,7 @@ def test_a_captured_command_cut_anywhere(name: str) -> None:
     for end in range(8, len(raw)):
         cut = struct.pack(">I", end - 4) + raw[4:end]
         try:
-            part = registry.decode(frame_of(cut))
+            part = connection_commands.decode(frame_of(cut))
         except RemoteProtocolError:
             continue
         assert type(part) is type(whole)
@@ -147,7 +146,7 @@ def test_what_a_broker_said() -> None:
     assert versions.maximum[0x1F] == 1
     assert 0x08 not in versions.maximum, "what it receives"
     opening = {*range(0x11, 0x16), 0x1A, 0x1B}
-    assert set(versions.maximum) == {each.key for each in registry.SERVER_RECEIVES} - opening
+    assert set(versions.maximum) == {each.key for each in connection_commands.SERVER_RECEIVES} - opening
     assert one(CloseAnswer, "4.3", "server")
     assert one(Heartbeat, "4.3", "server") == [Heartbeat()]
     refused = one(CreditAnswer, "4.3", "server")

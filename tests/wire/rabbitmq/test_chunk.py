@@ -342,15 +342,17 @@ def test_sub_batches_and_plain_entries_take_turns(compression: Compression) -> N
     assert messages(decode_chunk(whole, 0, len(whole))) == bodies
 
 
-def test_what_all_sub_batches_inflate_to_is_bounded() -> None:
+def test_what_all_sub_batches_inflate_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(pack_sub_batch(Compression.ZSTD, 1, plain(bytes(1 << 20))) for _ in range(10))
     raw = chunk(data, 10, 10)
     assert len(raw) < 4096
     assert decode_chunk(raw, 0, len(raw)).offsets.size == 10
+    monkeypatch.setattr("spark_streams.wire.rabbitmq.chunk.MAX_INFLATED_BYTES", 10 << 20)
     with pytest.raises(RemoteProtocolError, match="taken at once"):
-        decode_chunk(raw, 0, len(raw), max_inflated_bytes=10 << 20)
+        decode_chunk(raw, 0, len(raw))
+    monkeypatch.setattr("spark_streams.wire.rabbitmq.chunk.MAX_PLAIN_BYTES", 1 << 20)
     with pytest.raises(RemoteProtocolError, match="at most 1048576"):
-        decode_chunk(raw, 0, len(raw), max_uncompressed_bytes=1 << 20)
+        decode_chunk(raw, 0, len(raw))
 
 
 def test_a_number_that_does_not_fit_its_field_cannot_be_encoded() -> None:

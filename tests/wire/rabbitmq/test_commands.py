@@ -14,7 +14,7 @@ from rstream import schema
 from rstream.encoding import encode_frame
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.rabbitmq import registry
+from spark_streams.wire.rabbitmq import connection_commands
 from spark_streams.wire.rabbitmq.connection_commands import (
     Close,
     CommandVersions,
@@ -44,9 +44,17 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     Unsubscribe,
 )
 from spark_streams.wire.rabbitmq.fields import Text
-from spark_streams.wire.rabbitmq.frames import Answer, Command, Frame, FrameReader, FrameTooLarge, Request
-from spark_streams.wire.rabbitmq.publisher_commands import DeclarePublisher, DeletePublisher, QueryPublisherSequence
-from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.frames import (
+    Answer,
+    Command,
+    Frame,
+    FrameReader,
+    FrameTooLarge,
+    Request,
+    ResponseCode,
+    code_name,
+)
+from spark_streams.wire.rabbitmq.publish_decode import DeclarePublisher, DeletePublisher, QueryPublisherSequence
 from spark_streams.wire.rabbitmq.stream_commands import (
     NO_LEADER,
     Broker,
@@ -120,7 +128,7 @@ def frame_of(raw: bytes) -> Frame:
 def test_bytes_are_those_of_rstream(theirs: Any, ours: Command) -> None:
     raw = bytes(encode_frame(theirs))
     assert ours.encode() == raw
-    assert registry.decode(frame_of(raw)) == ours
+    assert connection_commands.decode(frame_of(raw)) == ours
 
 
 GRAMMAR: list[tuple[str, Command]] = [
@@ -176,24 +184,26 @@ GRAMMAR: list[tuple[str, Command]] = [
 def test_bytes_are_those_of_the_grammar(text: str, value: Command) -> None:
     content = bytes.fromhex(text)
     raw = struct.pack(">I", len(content)) + content
-    assert registry.decode(frame_of(raw)) == value
+    assert connection_commands.decode(frame_of(raw)) == value
     assert value.encode() == raw
 
 
 def test_a_challenge_with_the_brokers_int16_length_is_read_too() -> None:
     raw = bytes.fromhex("0000000e 8013 0001 00000001 000a 0002 abcd")
-    assert registry.decode(frame_of(raw)) == SaslAuthenticateAnswer(1, 0x0A, b"\xab\xcd")
+    assert connection_commands.decode(frame_of(raw)) == SaslAuthenticateAnswer(1, 0x0A, b"\xab\xcd")
 
 
 def test_the_eight_unused_bytes_of_a_consumer_update_answer_are_ignored() -> None:
     raw = bytes.fromhex("00000014 801a 0001 00000002 0001 0003 0000000000000000")
-    assert registry.decode(frame_of(raw)) == ConsumerUpdateAnswer(2, offset=OffsetSpecification(OffsetType.NEXT))
+    assert connection_commands.decode(frame_of(raw)) == ConsumerUpdateAnswer(
+        2, offset=OffsetSpecification(OffsetType.NEXT)
+    )
 
 
 def test_every_key_of_the_seed_is_known() -> None:
-    requests = {key for key, _ in registry.COMMANDS if key < 0x8000}
-    assert requests | registry.COLUMNAR_KEYS == set(range(0x01, 0x20))
-    answers = {key & 0x7FFF for key, _ in registry.COMMANDS if key >= 0x8000}
+    requests = {key for key, _ in connection_commands.COMMANDS if key < 0x8000}
+    assert requests | connection_commands.COLUMNAR_KEYS == set(range(0x01, 0x20))
+    answers = {key & 0x7FFF for key, _ in connection_commands.COMMANDS if key >= 0x8000}
     one_way = {0x02, 0x03, 0x04, 0x08, 0x0A, 0x10, 0x17}
     assert answers == set(range(0x01, 0x20)) - one_way
 
@@ -208,7 +218,7 @@ def test_cut_anywhere_or_with_a_byte_more_it_is_refused_or_another_whole_command
     for end in range(4, len(content)):
         cut = struct.pack(">I", end) + content[:end]
         try:
-            found = registry.decode(frame_of(cut))
+            found = connection_commands.decode(frame_of(cut))
         except RemoteProtocolError:
             continue
         # Only what may be left out at the end may be missing: all else is read as it was said.
@@ -218,32 +228,32 @@ def test_cut_anywhere_or_with_a_byte_more_it_is_refused_or_another_whole_command
     more = struct.pack(">I", len(content) + 1) + content + b"\0"
     if not type(value).EXTRA:
         with pytest.raises(RemoteProtocolError):
-            registry.decode(frame_of(more))
+            connection_commands.decode(frame_of(more))
 
 
-@given(st.sampled_from(sorted(registry.COMMANDS)), st.binary(max_size=200))
+@given(st.sampled_from(sorted(connection_commands.COMMANDS)), st.binary(max_size=200))
 def test_garbage_is_a_protocol_error_and_nothing_else(key: tuple[int, int], content: bytes) -> None:
     raw = struct.pack(">IHH", len(content) + 4, *key) + content
     try:
-        value = registry.decode(frame_of(raw))
+        value = connection_commands.decode(frame_of(raw))
     except RemoteProtocolError:
         return
-    assert type(value) is registry.COMMANDS[key]
+    assert type(value) is connection_commands.COMMANDS[key]
 
 
 @given(st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1), st.binary(max_size=20))
 def test_unknown_keys_and_versions_are_protocol_errors(key: int, version: int, content: bytes) -> None:
-    if (key, version) in registry.COMMANDS:
+    if (key, version) in connection_commands.COMMANDS:
         return
     with pytest.raises(RemoteProtocolError, match="unknown frame"):
-        registry.decode(frame_of(struct.pack(">IHH", len(content) + 4, key, version) + content))
+        connection_commands.decode(frame_of(struct.pack(">IHH", len(content) + 4, key, version) + content))
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, -1, -(2**31), 1000])
 def test_a_count_is_checked_before_anything_is_allocated(count: int) -> None:
     raw = struct.pack(">IHHIi", 12, 0x000F, 1, 1, count)
     with pytest.raises(RemoteProtocolError, match="items"):
-        registry.decode(frame_of(raw))
+        connection_commands.decode(frame_of(raw))
 
 
 def test_pairs_of_one_key_take_no_memory() -> None:
@@ -252,7 +262,7 @@ def test_pairs_of_one_key_take_no_memory() -> None:
     frame = frame_of(struct.pack(">IHH", len(content) + 4, 0x11, 1) + content)
     tracemalloc.start()
     try:
-        assert registry.decode(frame) == PeerProperties({"": ""}, correlation_id=1)
+        assert connection_commands.decode(frame) == PeerProperties({"": ""}, correlation_id=1)
         assert tracemalloc.get_traced_memory()[1] < len(content)
     finally:
         tracemalloc.stop()
@@ -267,7 +277,7 @@ def test_frames_come_out_whole_whatever_the_pieces() -> None:
         for start in range(0, len(raw), size):
             reader.feed(raw[start : start + size])
             while (frame := reader.next()) is not None:
-                found.append(registry.decode(frame))
+                found.append(connection_commands.decode(frame))
         assert found == sent
 
 

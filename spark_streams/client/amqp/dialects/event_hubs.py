@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.connections import Reached
 from spark_streams.client.amqp.credit import DrainTimer
-from spark_streams.client.amqp.dialects import Inquiries
+from spark_streams.client.amqp.dialects import Inquiries, Receive
 from spark_streams.client.amqp.links import Binding
 from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
-from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.errors import Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
-from spark_streams.offsets import OFFSET_DIGITS, format_offset
+from spark_streams.offsets import OFFSET_DIGITS
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects.event_hubs import HUB_TYPE, PARTITION_TYPE
 from spark_streams.wire.amqp.values import Array
@@ -41,9 +42,9 @@ class EventHubsInquiries(Inquiries):
         self._group = consumer_group
         self._management: Management | None = None
 
-    def describe(self, connection: Connection, at: str | None, stream: str) -> StreamDescription:
+    def describe(self, to: Reached, stream: str) -> StreamDescription:
         """See ``Inquiries``; the time of the hub's creation is its incarnation."""
-        hub, partitions = self._read(connection, stream)
+        hub, partitions = self._read(to.connection, stream)
         created = hub.get("created_at")
         return StreamDescription(
             stream,
@@ -51,7 +52,7 @@ class EventHubsInquiries(Inquiries):
             {name: _bounds(told, stream) for name, told in partitions.items()},
             offset_digits=OFFSET_DIGITS,
             max_readers=MAX_READERS,
-            dialect=connection.dialect.name,
+            dialect=to.connection.dialect.name,
         )
 
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
@@ -63,31 +64,24 @@ class EventHubsInquiries(Inquiries):
             f"the settings of hub '{stream}' at {connection.endpoint.address}",
         )
 
-    def log_identity(
-        self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
-    ) -> dict[str, str | None]:
+    def log_identity(self, to: Reached, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return nothing: the hub's time of creation identifies it."""
         return {}
 
     def first_at_time(
-        self,
-        connection: Connection,
-        receivers: Receivers,
-        at: str | None,
-        stream: str,
-        partition: str,
-        timestamp_ms: int,
+        self, connection: Connection, binding: Binding, timestamp_ms: int, receive: Receive
     ) -> str | None:
         """Return the sequence number of the first event that was enqueued at an instant or later.
 
         The time of the partition's last event shows whether there was one; if it is still there, it comes first.
         """
-        ask = partial(self._manage, connection, stream, [_hub(stream), _of(stream, partition)])
+        hub = binding.stream
+        ask = partial(self._manage, connection, hub, [_hub(hub), _of(hub, str(binding.partition))])
         _, told = ask()
         if told.get("is_partition_empty") or int(told.get("last_enqueued_time_utc") or 0) < timestamp_ms:
             return None
-        binding = Binding(stream, partition, self._group)
-        link = receivers.attach(connection, at, binding, connection.dialect.start_filters_at_time(timestamp_ms))
+        starts = connection.dialect.start_filters_at_time(timestamp_ms)
+        link = receive(replace(binding, consumer_group=self._group), starts)
         buffer, timer = ReceiveBuffer(1, 64 << 10), DrainTimer(link)
         with closing(link):
             link.deliveries.flow(1)
@@ -136,7 +130,4 @@ def _bounds(told: Mapping[str, Any], stream: str) -> Bounds:
     first, last = told.get("begin_sequence_number"), told.get("last_enqueued_sequence_number")
     if not isinstance(first, int) or not isinstance(last, int):
         raise RemoteProtocolError(f"hub '{stream}': a partition without numbers: expected 'begin_sequence_number' …")
-    if told.get("is_partition_empty") or last < first:
-        return Bounds(None, None, format_offset(last) if last >= 0 else None, tells_truncated=True)
-    truncated = format_offset(first - 1) if first > 0 else None
-    return Bounds(format_offset(first), format_offset(last), truncated, tells_truncated=True)
+    return Bounds.of_numbers(last + 1 if told.get("is_partition_empty") or last < first else first, last)

@@ -26,11 +26,12 @@ from itertools import islice
 from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.connections import Reached
+from spark_streams.client.amqp.dialects import Inquiries, Receive
 from spark_streams.client.amqp.links import Binding, attach_receiver
 from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.offset_walk import first_message, first_offset
 from spark_streams.client.amqp.pushdown import PushedFilter, push
-from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.errors import NotFound, Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
@@ -61,104 +62,6 @@ def info_address(stream: str) -> str:
     return f"{stream}/$info"
 
 
-def describe(connection: Connection, address: str, stream: str) -> StreamDescription:
-    """Request the description of a stream once.
-
-    Raises:
-        NotFound: there is no such stream.
-        RemoteProtocolError: the answer breaks the specification.
-        DeadlineExceeded: no answer came in time.
-    """
-    answer = _ask(connection, address, stream, {})
-    partitions = {
-        partition: Bounds(
-            _offset(entry, "earliest-offset", stream),
-            _offset(entry, "latest-offset", stream),
-            _offset(entry, _TRUNCATED, stream),
-            _TRUNCATED in entry,
-            entry.get("x-opt-closed") is True,
-            _offset(entry, "x-opt-starts-after", stream),
-            _names(entry.get("x-opt-cursor-from")),
-        )
-        for partition, entry in _entries(answer, stream).items()
-    }
-    incarnation = answer.get(_INCARNATION)
-    known = str(incarnation) if isinstance(incarnation, str) else None
-    # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
-    digits = OFFSET_DIGITS if connection.peer.is_reference_log else None
-    return StreamDescription(stream, known, partitions, offset_digits=digits, dialect=connection.dialect.name)
-
-
-def list_streams(connection: Connection, address: str) -> list[str] | None:
-    """Request from our log the streams that we may read, in the order of their names; None for a peer without a list.
-
-    Raises:
-        RemoteProtocolError, DeadlineExceeded: as for ``describe``.
-    """
-    # Other peers might take the address for a queue's, and create the queue.
-    if not connection.peer.is_reference_log:
-        return None
-    try:
-        names = _ask(connection, address, address, {}).get("x-opt-streams")
-    except NotFound:
-        return None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise RemoteProtocolError(f"'{address}': 'x-opt-streams' is no list of strings")
-    return [str(name) for name in names]
-
-
-def remaining(
-    connection: Connection, address: str, stream: str, positions: Mapping[str, Position]
-) -> dict[str, int | None]:
-    """Request how many events there are after each position.
-
-    Returns:
-        Partition to the number of events; None where the peer does not report it, or cannot count from the position.
-
-    Raises:
-        NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
-    """
-    after = {p: _after(at) for p, at in positions.items()}
-    wanted = {Symbol(p): Symbol(offset) for p, offset in after.items() if offset is not None}
-    counts = {p: 0 if isinstance(at, Latest) else None for p, at in positions.items()}
-    for asked in _some(wanted, _MAX_POSITIONS) if connection.peer.is_reference_log else [wanted]:
-        properties = {_POSITIONS: asked} if asked else {}
-        alone = len(asked) == len(wanted)
-        answer = _ask(connection, address, stream, properties if alone else {**properties, _NAMED_ONLY: True})
-        for partition, entry in _entries(answer, stream, some=alone).items():
-            count = entry.get(_REMAINING)
-            if partition in counts and isinstance(count, int) and after[partition] is not None:
-                # The read includes the event at the position itself, which the peer did not count.
-                counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
-    return counts
-
-
-def log_identity(
-    connection: Connection, address: str, stream: str, offsets: Mapping[str, str]
-) -> dict[str, str | None]:
-    """Request a text for the event at an offset of each partition, which another event there would change.
-
-    Returns:
-        Partition to the text; None where the event is not retained, or the peer sends none. Empty for other peers
-        than our log.
-
-    Raises:
-        NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
-    """
-    if not connection.peer.is_reference_log:
-        return {}
-    found: dict[str, str | None] = dict.fromkeys(offsets)
-    wanted = {Symbol(p): Symbol(offset) for p, offset in offsets.items()}
-    for asked in _some(wanted, _MAX_WITNESSES) if wanted else ():
-        # Else each of the answers would describe all partitions.
-        answer = _ask(connection, address, stream, {_WITNESSES: asked, _NAMED_ONLY: True})
-        for partition, entry in _entries(answer, stream, some=False).items():
-            text = entry.get(_WITNESS)
-            if partition in asked and isinstance(text, str):
-                found[partition] = str(text)
-    return found
-
-
 def _some(wanted: Mapping[Any, Any], most: int) -> Iterator[dict[Any, Any]]:
     """Yield the entries in maps of ``most`` at most; an empty one where there are none."""
     left = iter(wanted.items())
@@ -173,7 +76,9 @@ def _after(position: Position) -> str | None:
     return position.offset if isinstance(position, (After, At)) and position.offset.isascii() else None
 
 
-def _ask(connection: Connection, address: str, stream: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
+def _ask(to: Reached, stream: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
+    """Request what an information source tells."""
+    connection, address = to.connection, to.at or info_address(stream)
     link = attach_receiver(connection, address, Binding(stream), properties=properties, max_bytes=_MAX_BYTES)
     with closing(link):
         block = first_message(link, f"{connection.endpoint.address}: no answer from '{address}'")
@@ -206,16 +111,42 @@ def _offset(entry: Mapping[str, Any], key: str, stream: str) -> str | None:
     raise RemoteProtocolError(f"'{info_address(stream)}': '{key}' is no symbol (ES-405)")
 
 
-class EventStreamsInquiries:
+class EventStreamsInquiries(Inquiries):
     """See ``Inquiries``."""
 
-    def describe(self, connection: Connection, at: str | None, stream: str) -> StreamDescription:
-        """See ``describe``."""
-        return describe(connection, at or info_address(stream), stream)
+    def describe(self, to: Reached, stream: str) -> StreamDescription:
+        """Return the partitions of a stream and what they retain, as the peer reports it now."""
+        answer = _ask(to, stream, {})
+        partitions = {
+            partition: Bounds(
+                _offset(entry, "earliest-offset", stream),
+                _offset(entry, "latest-offset", stream),
+                _offset(entry, _TRUNCATED, stream),
+                _TRUNCATED in entry,
+                entry.get("x-opt-closed") is True,
+                _offset(entry, "x-opt-starts-after", stream),
+                _names(entry.get("x-opt-cursor-from")),
+            )
+            for partition, entry in _entries(answer, stream).items()
+        }
+        incarnation = answer.get(_INCARNATION)
+        known = str(incarnation) if isinstance(incarnation, str) else None
+        # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
+        digits = OFFSET_DIGITS if to.connection.peer.is_reference_log else None
+        return StreamDescription(stream, known, partitions, offset_digits=digits, dialect=to.connection.dialect.name)
 
     def list_streams(self, connection: Connection) -> list[str] | None:
-        """See ``list_streams``."""
-        return list_streams(connection, STREAMS)
+        """Return the streams of our log that we may read, in the order of their names; None for another peer."""
+        # Other peers might take the address for a queue's, and create the queue.
+        if not connection.peer.is_reference_log:
+            return None
+        try:
+            names = _ask(Reached(connection, STREAMS), STREAMS, {}).get("x-opt-streams")
+        except NotFound:
+            return None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise RemoteProtocolError(f"'{STREAMS}': 'x-opt-streams' is no list of strings")
+        return [str(name) for name in names]
 
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
         """Return the settings of a stream of our log; other peers have no request for them."""
@@ -226,26 +157,39 @@ class EventStreamsInquiries:
         with closing(Management(connection)) as management:
             return management.settings(stream, what)
 
-    def remaining(
-        self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
-    ) -> dict[str, int | None]:
-        """See ``remaining``."""
-        return remaining(connection, at or info_address(stream), stream, positions)
+    def remaining(self, to: Reached, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """Return how many events there are after each position; None where the peer does not report it, or cannot."""
+        after = {p: _after(at) for p, at in positions.items()}
+        wanted = {Symbol(p): Symbol(offset) for p, offset in after.items() if offset is not None}
+        counts = {p: 0 if isinstance(at, Latest) else None for p, at in positions.items()}
+        for asked in _some(wanted, _MAX_POSITIONS) if to.connection.peer.is_reference_log else [wanted]:
+            properties = {_POSITIONS: asked} if asked else {}
+            alone = len(asked) == len(wanted)
+            answer = _ask(to, stream, properties if alone else {**properties, _NAMED_ONLY: True})
+            for partition, entry in _entries(answer, stream, some=alone).items():
+                count = entry.get(_REMAINING)
+                if partition in counts and isinstance(count, int) and after[partition] is not None:
+                    # The read includes the event at the position itself, which the peer did not count.
+                    counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
+        return counts
 
-    def log_identity(
-        self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
-    ) -> dict[str, str | None]:
-        """See ``log_identity``."""
-        return log_identity(connection, at or info_address(stream), stream, offsets)
+    def log_identity(self, to: Reached, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+        """Return a text for each event, None for one that is not retained; empty for other peers than our log."""
+        if not to.connection.peer.is_reference_log:
+            return {}
+        found: dict[str, str | None] = dict.fromkeys(offsets)
+        wanted = {Symbol(p): Symbol(offset) for p, offset in offsets.items()}
+        for asked in _some(wanted, _MAX_WITNESSES) if wanted else ():
+            # Else each of the answers would describe all partitions.
+            answer = _ask(to, stream, {_WITNESSES: asked, _NAMED_ONLY: True})
+            for partition, entry in _entries(answer, stream, some=False).items():
+                text = entry.get(_WITNESS)
+                if partition in asked and isinstance(text, str):
+                    found[partition] = str(text)
+        return found
 
     def first_at_time(
-        self,
-        connection: Connection,
-        receivers: Receivers,
-        at: str | None,
-        stream: str,
-        partition: str,
-        timestamp_ms: int,
+        self, connection: Connection, binding: Binding, timestamp_ms: int, receive: Receive
     ) -> str | None:
         """Return the offset of the first event whose timestamp passes a filter.
 
@@ -253,7 +197,7 @@ class EventStreamsInquiries:
             StartRefused, Refused: the peer has no filter for the instant.
         """
         starts = connection.dialect.start_filters_at_time(timestamp_ms)
-        return first_offset(receivers.attach(connection, at, Binding(stream, partition), starts))
+        return first_offset(receive(binding, starts))
 
     def push(self, expression: Expression | None, connection: Connection, read: RangeRead | None) -> PushedFilter:
         """See ``pushdown.push``."""

@@ -17,30 +17,30 @@ Spec: docs/specifications.md, Q-1 to Q-17.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.dialects import Inquiries
+from spark_streams.client.amqp.connections import Reached
+from spark_streams.client.amqp.dialects import Inquiries, Receive
 from spark_streams.client.amqp.links import Binding, Link, attach_receiver
 from spark_streams.client.amqp.management import arguments_of
 from spark_streams.client.amqp.offset_walk import first_message
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
 from spark_streams.client.amqp.queue_types import described_queue, version_of
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
-from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import NotFound, OptionError
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.rabbitmq import split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, property_of
-from spark_streams.offsets import OFFSET_DIGITS, format_offset, offset_number
+from spark_streams.offsets import OFFSET_DIGITS, offset_number
 from spark_streams.position import EARLIEST, At
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects.dialect import StartFilter
@@ -48,6 +48,8 @@ from spark_streams.wire.amqp.dialects.rabbitmq import RABBITMQ, START, queue_add
 from spark_streams.wire.amqp.event_streams import FULL_SQL_FILTER
 from spark_streams.wire.amqp.management import QUEUES
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
+
+_T = TypeVar("_T")
 
 _LAST: Final = StartFilter(Described(Symbol(START), "last"))
 _SQL_SINCE: Final = (4, 2)
@@ -71,31 +73,26 @@ class RabbitInquiries(Inquiries):
     filter_value_from: str | None = None
     match_unfiltered: bool = True
 
-    def describe(self, connection: Connection, at: str | None, stream: str) -> StreamDescription:
+    def describe(self, to: Reached, stream: str) -> StreamDescription:
         """See ``Inquiries``; the partitions of a super stream are looked for by their names."""
         if not self.super_stream:
             try:
-                bounds = {stream: _bounds(connection, stream)}
+                bounds = {stream: _bounds(to.connection, stream)}
             except NotFound as fault:
                 if self.super_stream is None:
                     with suppress(NotFound):
-                        return replace(self, super_stream=True).describe(connection, at, stream)
+                        return replace(self, super_stream=True).describe(to, stream)
                 raise fault
             return StreamDescription(stream, None, bounds, offset_digits=OFFSET_DIGITS, dialect=RABBITMQ.name)
-        found: dict[str, Bounds] = {}
-        for number in count():
-            name = f"{stream}-{number}"
-            try:
-                found[name] = _bounds(connection, name)
-            except NotFound as fault:
-                if found:
-                    break
-                raise NotFound(
-                    fault.condition,
-                    "over AMQP 1.0 the partitions of a super stream are found under the names "
-                    f"'{name}', '{stream}-1', … only; format 'rabbitmq-stream' finds those of any names",
-                    f"super stream '{stream}' at {connection.endpoint.address}",
-                ) from fault
+        try:
+            found = of_each_partition(stream, partial(_bounds, to.connection))
+        except NotFound as fault:
+            raise NotFound(
+                fault.condition,
+                "over AMQP 1.0 the partitions of a super stream are found under the names "
+                f"'{stream}-0', '{stream}-1', … only; format 'rabbitmq-stream' finds those of any names",
+                f"super stream '{stream}' at {to.connection.endpoint.address}",
+            ) from fault
         return StreamDescription(stream, None, found, offset_digits=OFFSET_DIGITS, dialect=RABBITMQ.name)
 
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
@@ -109,25 +106,17 @@ class RabbitInquiries(Inquiries):
             return replace(self, super_stream=True).settings(connection, stream)
         return arguments_of(answer.body, f"{what} at {connection.endpoint.address}: '{QUEUES}'")
 
-    def log_identity(
-        self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
-    ) -> dict[str, str | None]:
+    def log_identity(self, to: Reached, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return a digest of the message at each offset; None where there is none at it (any more)."""
         identities: dict[str, str | None] = {}
         for queue, offset in offsets.items():
             (start,) = RABBITMQ.starts(At(offset))
-            found = _first_message(connection, queue, start)
+            found = _first_message(to.connection, queue, start)
             identities[queue] = None if found is None or found.offset != offset_number(offset) else found.digest
         return identities
 
     def first_at_time(
-        self,
-        connection: Connection,
-        receivers: Receivers,
-        at: str | None,
-        stream: str,
-        partition: str,
-        timestamp_ms: int,
+        self, connection: Connection, binding: Binding, timestamp_ms: int, receive: Receive
     ) -> str | None:
         """Return the offset of the first message that the broker received at an instant or later.
 
@@ -137,16 +126,17 @@ class RabbitInquiries(Inquiries):
             OptionError: a message has no time.
         """
         (start,) = RABBITMQ.start_filters_at_time(timestamp_ms)
-        link = receivers.attach(connection, at, Binding(stream, partition), (start,))
+        link = receive(binding, (start,))
         for columns in _drained(link, _SEARCH_CREDIT, ("offset", "timestamp_ms")):
             times = columns["timestamp_ms"]
             for offset, time in zip(columns["offset"].to_pylist(), times.to_pylist(), strict=True):
                 if time is None:
                     raise OptionError(
                         "startingTimestamp",
-                        f"the message at offset '{offset}' of queue '{partition}' has no time: over AMQP 1.0 RabbitMQ "
-                        "tells none, unless its operator sets message_interceptors.incoming.set_header_timestamp. Use "
-                        "format 'rabbitmq-stream', which reads the times of chunks, or start at an offset",
+                        f"the message at offset '{offset}' of queue '{binding.partition}' has no time: over AMQP 1.0 "
+                        "RabbitMQ tells none, unless its operator sets "
+                        "message_interceptors.incoming.set_header_timestamp. Use format 'rabbitmq-stream', which reads "
+                        "the times of chunks, or start at an offset",
                     )
                 if time >= timestamp_ms:
                     return str(offset)
@@ -180,6 +170,23 @@ class RabbitInquiries(Inquiries):
         return PushedFilter(filters, split.residual, expression, "; ".join(words))
 
 
+def of_each_partition(super_stream: str, ask: Callable[[str], _T]) -> dict[str, _T]:
+    """Return what is told of each partition of a super stream, by their names.
+
+    Raises:
+        NotFound: there is no queue of the first partition's name.
+    """
+    found: dict[str, _T] = {}
+    while True:
+        name = f"{super_stream}-{len(found)}"
+        try:
+            found[name] = ask(name)
+        except NotFound:
+            if not found:
+                raise
+            return found
+
+
 @dataclass(frozen=True)
 class _Message:
     """A message of a stream.
@@ -205,11 +212,9 @@ def _bounds(connection: Connection, queue: str) -> Bounds:
     (start,) = RABBITMQ.starts(EARLIEST)
     first = _first_message(connection, queue, start)
     if first is None:
-        return Bounds(None, None, None, tells_truncated=True)
+        return Bounds.of_numbers(0, None)
     last = _first_message(connection, queue, _LAST) or first
-    truncated = format_offset(first.offset - 1) if first.offset else None
-    newest = max(first.offset, last.offset + last.behind)
-    return Bounds(format_offset(first.offset), format_offset(newest), truncated, tells_truncated=True)
+    return Bounds.of_numbers(first.offset, max(first.offset, last.offset + last.behind))
 
 
 def _first_message(connection: Connection, queue: str, start: StartFilter) -> _Message | None:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.offsets import offset_column
 from spark_streams.wire.amqp.canonical_text import canonical_bytes
-from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, microseconds
+from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, TimestampOverflow
 from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.message import AMQP_VALUE, DATA
 from spark_streams.wire.amqp.sections import HEAD_BYTES, NULL_CODE, Extents
 from spark_streams.wire.columnar.arrays import fixed_width, layout, present, validity
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions, Words
@@ -25,6 +26,7 @@ UNSIGNED_CODES: Final = (0x43, 0x44, 0x50, 0x52, 0x53, 0x60, 0x70, 0x80)
 LONG_CODES: Final = (0x55, 0x81)
 _STRING_CODE: Final = 0xA1
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
+MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
 ANNOTATION_TYPES: Final = {
     "offset": pa.string(),
     "source_partition": pa.string(),
@@ -44,6 +46,16 @@ def code_set(*codes: int) -> Mask:
 
 
 _IS_SIGNED: Final = code_set(*SIGNED_CODES)
+KIND_CODES: Final = {
+    **dict.fromkeys(("symbol", "string"), code_set(NULL_CODE, *TEXT_CODES)),
+    "binary": code_set(NULL_CODE, *BINARY_CODES),
+    "long": code_set(NULL_CODE, *LONG_CODES),
+    "timestamp": code_set(NULL_CODE, 0x83),
+    "uint": code_set(NULL_CODE, 0x43, 0x52, 0x70),
+}
+"""The format codes that columns can read, by the kind of a property field or an annotation; any of another kind."""
+BODY_CODES: Final = {DATA: KIND_CODES["binary"], AMQP_VALUE: code_set(NULL_CODE, *BINARY_CODES, 0xA1, 0xB1)}
+"""The same of bodies, by section."""
 
 
 def integers(words: PaddedWords, values: Extents) -> NDArray[np.int64]:
@@ -60,6 +72,13 @@ def integers(words: PaddedWords, values: Extents) -> NDArray[np.int64]:
 def number_column(numbers: NDArray[np.int64], valid: Mask, kind: pa.DataType) -> pa.Array:
     """Return numbers as an array of a type of 64 bits, null where they are not valid."""
     return pa.Array.from_buffers(kind, numbers.size, [validity(valid), pa.py_buffer(numbers)])
+
+
+def map_array(present: Mask, bounds: Positions, keys: pa.StringArray, items: pa.StringArray) -> pa.MapArray:
+    """Return maps of texts, null where they are not present; ``bounds``: where each map's entries begin and end."""
+    entries = pa.StructArray.from_arrays([keys, items], fields=[MAP_TYPE.key_field, MAP_TYPE.item_field])
+    buffers = [validity(present), pa.py_buffer(bounds.astype(np.int32))]
+    return pa.Array.from_buffers(MAP_TYPE, present.size, buffers, children=[entries])
 
 
 def offset_texts(numbers: NDArray[np.int64], valid: Mask, what: str) -> pa.StringArray:
@@ -91,7 +110,10 @@ def instant_column(column: pa.Int64Array, what: str, overflow: Overflow) -> pa.T
     outside = (milliseconds < -MAX_TIMESTAMP_MS) | (milliseconds > MAX_TIMESTAMP_MS)
     if outside.any():
         if overflow == "fail":
-            microseconds(int(milliseconds[outside][0]), what)
+            raise TimestampOverflow(
+                f"{what}: {int(milliseconds[outside][0])} ms does not fit a timestamp in microseconds "
+                f"(expected {-MAX_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS})"
+            )
         milliseconds, valid = np.where(outside, 0, milliseconds), valid & ~outside
     return number_column(milliseconds * 1000, valid, TIMESTAMP_TYPE)
 

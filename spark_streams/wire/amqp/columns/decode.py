@@ -19,8 +19,9 @@ from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock, c
 from spark_streams.wire.amqp.columns.canonical import (
     ANNOTATION_TYPES,
     BINARY_CODES,
-    LONG_CODES,
-    TEXT_CODES,
+    BODY_CODES,
+    KIND_CODES,
+    MAP_TYPE,
     TIMESTAMP_TYPE,
     code_set,
     column_of,
@@ -52,15 +53,13 @@ from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 from spark_streams.wire.amqp.message import (
     AMQP_SEQUENCE,
-    AMQP_VALUE,
     APPLICATION_PROPERTIES,
-    DATA,
     DELIVERY_ANNOTATIONS,
     FOOTER,
     MESSAGE_ANNOTATIONS,
 )
 from spark_streams.wire.amqp.sections import FEW, NULL_CODE, Extents, Pair, extents
-from spark_streams.wire.columnar.arrays import fixed_width, validity
+from spark_streams.wire.columnar.arrays import binaries, fixed_width
 from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES, Positions
 
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
@@ -68,8 +67,8 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.string(),
     "properties": PROPERTIES_TYPE,
     "properties_ms": PROPERTIES_MS_TYPE,
-    "application_properties": pa.map_(pa.string(), pa.string()),
-    "message_annotations": pa.map_(pa.string(), pa.string()),
+    "application_properties": MAP_TYPE,
+    "message_annotations": MAP_TYPE,
     "message": pa.binary(),
     "offset": pa.string(),
     "timestamp": TIMESTAMP_TYPE,
@@ -82,16 +81,6 @@ IN_MS: Final = {"properties": "properties_ms", "timestamp": "timestamp_ms"}
 """The columns of rows with times, and what they are made of: the same with times in milliseconds."""
 
 _MAPS: Final = {"message_annotations": MESSAGE_ANNOTATIONS, "application_properties": APPLICATION_PROPERTIES}
-_TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
-_BINARY: Final = code_set(NULL_CODE, *BINARY_CODES)
-_PLAIN_BODY: Final = code_set(NULL_CODE, *BINARY_CODES, 0xA1, 0xB1)
-_ANNOTATION: Final = {
-    "symbol": _TEXT_OR_NULL,
-    "string": _TEXT_OR_NULL,
-    "long": code_set(NULL_CODE, *LONG_CODES),
-    "timestamp": code_set(NULL_CODE, 0x83),
-}
-"""The format codes of annotations that the walk can read, by kind."""
 _NEVER: Final = code_set()
 
 
@@ -136,7 +125,7 @@ class Lockstep(BlockSections):
 
     def _keep_annotations(self, section: int, names: Collection[str]) -> None:
         wanted = [
-            (self.values[name], place.key.encode(), _ANNOTATION[place.kind])
+            (self.values[name], place.key.encode(), KIND_CODES[place.kind])
             for name, place in self._places.items()
             if name in names and place.section == section
         ]
@@ -153,7 +142,7 @@ class Lockstep(BlockSections):
     def _read_body(self) -> None:
         values = self._empty("value")
         self.irregular |= self.sections.several
-        for kind, codes in ((DATA, _BINARY), (AMQP_VALUE, _PLAIN_BODY)):
+        for kind, codes in BODY_CODES.items():
             rows, value, _ = self.with_section(kind)
             if not rows.size:
                 continue
@@ -161,7 +150,7 @@ class Lockstep(BlockSections):
             plain = codes[body.code]
             self.irregular[rows[~plain]] = True
             values.keep(rows, body)
-            texts = plain & ~_BINARY[body.code]
+            texts = plain & ~KIND_CODES["binary"][body.code]
             if texts.any():
                 # The column is binary, so nothing else would check that a string is UTF-8.
                 column_of(self.words, body._replace(code=np.where(texts, body.code, NULL_CODE)), pa.string(), "value")
@@ -220,12 +209,8 @@ def _array(content: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.nulls(len(content), kind)
     if kind not in (pa.string(), pa.binary()):
         return pa.array(content, kind)
-    bounds = np.zeros(len(content) + 1, np.int64)
-    np.cumsum([len(each or b"") for each in content], out=bounds[1:])
-    _check_size(int(bounds[-1]))
-    valid = validity(np.array([each is not None for each in content]))
-    joined = pa.py_buffer(b"".join([each or b"" for each in content]))
-    return pa.Array.from_buffers(kind, len(content), [valid, pa.py_buffer(bounds.astype(np.int32)), joined])
+    _check_size(sum([len(each or b"") for each in content]))
+    return binaries(content, kind)
 
 
 def _check_size(size: int) -> None:

@@ -9,12 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.wire.amqp.columns.block import BlockSections
-from spark_streams.wire.amqp.columns.canonical import canonical_texts, column_of
+from spark_streams.wire.amqp.columns.canonical import canonical_texts, column_of, map_array
 from spark_streams.wire.amqp.sections import Extents, Pair
-from spark_streams.wire.columnar.arrays import validity
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 
-_MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
 
 
@@ -53,12 +51,8 @@ def map_column(block: BlockSections, section: int, steps: list[Pair], column: st
         keys.keep(offsets[step.rows] + k, step.key)
         values.keep(offsets[step.rows] + k, step.value)
     texts = canonical_texts(words, values)
-    entries = pa.StructArray.from_arrays(
-        [column_of(words, keys, pa.string(), column), column_of(words, texts, pa.string(), column)],
-        fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field],
-    )
-    buffers = [validity(block.present(section)), pa.py_buffer(offsets.astype(np.int32))]
-    return pa.Array.from_buffers(_MAP_TYPE, n, buffers, children=[entries])
+    pairs = column_of(words, keys, pa.string(), column), column_of(words, texts, pa.string(), column)
+    return map_array(block.present(section), offsets, *pairs)
 
 
 def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], irregular: Mask) -> None:

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.amqp.columns.block import BlockSections
 from spark_streams.wire.amqp.columns.canonical import (
-    BINARY_CODES,
-    TEXT_CODES,
+    KIND_CODES,
     TIMESTAMP_TYPE,
     canonical_texts,
-    code_set,
     column_of,
     instant_column,
     integers,
@@ -27,18 +25,16 @@ from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair
 from spark_streams.wire.columnar.arrays import booleans
 from spark_streams.wire.columnar.byte_view import Mask
 
-_KINDS: Final = {
-    "text": (pa.string(), None),
-    "string": (pa.string(), code_set(NULL_CODE, *TEXT_CODES)),
-    "binary": (pa.binary(), code_set(NULL_CODE, *BINARY_CODES)),
-    "timestamp": (TIMESTAMP_TYPE, code_set(NULL_CODE, 0x83)),
-    "uint": (pa.int64(), code_set(NULL_CODE, 0x43, 0x52, 0x70)),
+_TYPES: Final = dict.fromkeys(("text", "string"), pa.string()) | {
+    "binary": pa.binary(),
+    "timestamp": TIMESTAMP_TYPE,
+    "uint": pa.int64(),
 }
-"""Each kind of field to its Arrow type, and to the format codes that its values may have; None for any."""
-PROPERTIES_TYPE: Final = pa.struct([(name, _KINDS[kind][0]) for name, kind in PROPERTY_FIELDS])
+"""Each kind of field to its Arrow type."""
+PROPERTIES_TYPE: Final = pa.struct([(name, _TYPES[kind]) for name, kind in PROPERTY_FIELDS])
 """The struct of the column, in the order of AMQP 1.0 part 3 §3.2.4; field i of the list is field i of the struct."""
 PROPERTIES_MS_TYPE: Final = pa.struct(
-    [(name, pa.int64() if kind == "timestamp" else _KINDS[kind][0]) for name, kind in PROPERTY_FIELDS]
+    [(name, pa.int64() if kind == "timestamp" else _TYPES[kind]) for name, kind in PROPERTY_FIELDS]
 )
 """The same with times in milliseconds, which AMQP has, and by which filters compare."""
 
@@ -54,7 +50,7 @@ def read_fields(block: BlockSections, wanted: Collection[int]) -> dict[int, Pair
             block.irregular[step.rows] = True
             break
         if index in wanted:
-            _, allowed = _KINDS[PROPERTY_FIELDS[index][1]]
+            allowed = KIND_CODES.get(PROPERTY_FIELDS[index][1])
             if allowed is not None:
                 block.irregular[step.rows[~allowed[step.value.code]]] = True
             found[index] = step
@@ -98,7 +94,7 @@ def properties_column(block: BlockSections, fields: dict[int, Pair]) -> pa.Struc
             children.append(number_column(*field_numbers(block, fields, index), pa.int64()))
         else:
             values = field_values(block, fields, index)
-            children.append(column_of(block.words, values, _KINDS[kind][0], f"properties.{name}"))
+            children.append(column_of(block.words, values, _TYPES[kind], f"properties.{name}"))
     present = block.present(PROPERTIES)
     mask = None if present.all() else booleans(~present)
     return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_MS_TYPE), mask=mask)

@@ -14,8 +14,10 @@ from spark_streams.wire.amqp.canonical_text import canonical_text
 from spark_streams.wire.amqp.columns.canonical import (
     ANNOTATION_TYPES,
     BINARY_CODES,
+    MAP_TYPE,
     TEXT_CODES,
     column_of,
+    map_array,
     number_column,
     offset_texts,
 )
@@ -28,11 +30,10 @@ from spark_streams.wire.amqp.dialects.dialect import Place
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.message import AMQP_VALUE, DELIVERY_ANNOTATIONS
 from spark_streams.wire.amqp.sections import Extents
-from spark_streams.wire.columnar.arrays import booleans, fixed_width, repeated, strings, validity
+from spark_streams.wire.columnar.arrays import booleans, fixed_width, repeated, strings
 from spark_streams.wire.columnar.byte_view import Mask, Positions
 from spark_streams.wire.columnar.gather import gather
 
-_MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
 _UNSIGNED: Final = 0x80
 _CONSTANTS: Final = {TRUE: "true", FALSE: "false", 0x43: "0", 0x44: "0"}
 _STRING: Final = 0xA1
@@ -209,7 +210,7 @@ class ShapedColumns:
     def _map(self, maps: Sequence[Entries | None], column: str) -> pa.MapArray:
         present = self._present(maps)
         if not present.any():
-            return pa.nulls(self._n, _MAP_TYPE)
+            return pa.nulls(self._n, MAP_TYPE)
         bounds = np.zeros(self._n + 1, np.int64)
         if len(maps) == 1:
             entries = maps[0] or ()
@@ -220,9 +221,7 @@ class ShapedColumns:
                 bounds[1:][at] = len(each or ())
             np.cumsum(bounds, out=bounds)
             pairs = self._entries(maps, bounds, column)
-        struct = pa.StructArray.from_arrays(pairs, fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field])
-        buffers = [validity(present), pa.py_buffer(bounds.astype(np.int32))]
-        return pa.Array.from_buffers(_MAP_TYPE, self._n, buffers, children=[struct])
+        return map_array(present, bounds, *pairs)
 
     def _items(self, slots: list[Slot], column: str) -> pa.StringArray:
         """Return the values of the maps of one part, the only one."""

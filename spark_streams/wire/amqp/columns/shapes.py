@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, LONG_CODES, TEXT_CODES
+from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, BODY_CODES, KIND_CODES, TEXT_CODES
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
@@ -52,26 +52,6 @@ _SMALL_SIZE, _WIDE_SIZE = "u1", ">u4"
 _MOST_BYTES: Final = 2_048
 """The most bytes of the fixed parts of a shape: for more, the lockstep walk takes about as long."""
 _MOST_ITEMS: Final = 128
-
-_TEXT_OR_NULL: Final = frozenset((NULL, *TEXT_CODES))
-_INSTANT_OR_NULL: Final = frozenset((NULL, 0x83))
-_KINDS: Final[dict[str, Collection[int]]] = {
-    "string": _TEXT_OR_NULL,
-    "binary": frozenset((NULL, *BINARY_CODES)),
-    "timestamp": _INSTANT_OR_NULL,
-    "uint": frozenset((NULL, 0x43, 0x52, 0x70)),
-}
-_ANNOTATIONS: Final[dict[str, Collection[int]]] = {
-    "symbol": _TEXT_OR_NULL,
-    "string": _TEXT_OR_NULL,
-    "long": frozenset((NULL, *LONG_CODES)),
-    "timestamp": _INSTANT_OR_NULL,
-}
-_BODIES: Final[dict[int, Collection[int]]] = {
-    m.DATA: (NULL, *BINARY_CODES),
-    m.AMQP_VALUE: (NULL, 0xA1, 0xB1, *BINARY_CODES),
-}
-"""The format codes that kinds of property fields, annotations and bodies have in a message with a shape."""
 
 
 class Slot(NamedTuple):
@@ -220,7 +200,7 @@ class _Reader:
                 sections[code] = self._items(m.VALUE_CODES[code])
             else:
                 body = code, self._value()
-                if body[1].code not in _BODIES.get(code, ()):
+                if code not in BODY_CODES or not BODY_CODES[code][body[1].code]:
                     raise _NoShape
             before = code
         if last != m.FOOTER and before != last:
@@ -333,11 +313,11 @@ def _check_types(sections: Mapping[int, Entries], places: Places) -> None:
     if len(fields) > len(PROPERTY_FIELDS):
         raise _NoShape
     for (_, kind), (_, slot) in zip(PROPERTY_FIELDS, fields, strict=False):
-        if kind in _KINDS and slot.code not in _KINDS[kind]:
+        if kind in KIND_CODES and not KIND_CODES[kind][slot.code]:
             raise _NoShape
     if {key.decode() for key, _ in sections.get(m.DELIVERY_ANNOTATIONS, ())} & set(ASSIGNED_KEYS):
         raise _NoShape
     for column, place in places.by_column.items():
         annotation = dict(sections.get(place.section, ())).get(place.key.encode())
-        if annotation is not None and column != "group_key" and annotation.code not in _ANNOTATIONS[place.kind]:
+        if annotation is not None and column != "group_key" and not KIND_CODES[place.kind][annotation.code]:
             raise _NoShape

@@ -93,22 +93,6 @@ class TimestampOverflow(RemoteProtocolError):
     """An instant is legal AMQP, but does not fit int64 microseconds."""
 
 
-def microseconds(milliseconds: int, what: str, overflow: Overflow = "fail") -> int | None:
-    """Return an instant in microseconds; None if it does not fit int64 and ``overflow`` is ``null``.
-
-    Raises:
-        TimestampOverflow: the instant does not fit, and ``overflow`` is ``fail``; the message names ``what``.
-    """
-    if not -MAX_TIMESTAMP_MS <= milliseconds <= MAX_TIMESTAMP_MS:
-        if overflow == "null":
-            return None
-        raise TimestampOverflow(
-            f"{what}: {int(milliseconds)} ms does not fit a timestamp in microseconds "
-            f"(expected {-MAX_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS})"
-        )
-    return milliseconds * 1000
-
-
 def last_section(names: Collection[str], places: Places) -> int:
     """Return the code of the last section that columns need, a footer for all; a message is not read beyond it."""
     return max((_LAST.get(name, places.head) for name in names), default=places.head)

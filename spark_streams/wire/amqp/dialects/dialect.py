@@ -169,8 +169,8 @@ class Dialect:
         start_filters_at_time: the filters that match events not earlier than an instant in milliseconds.
         echoes_start: whether the peer's attach must hold the start filter, as it is ignored otherwise.
         conditions: error conditions by their meaning.
-        numeric_offsets: whether offsets are numbers, which rows have with 20 digits.
-        has_holes: whether numbers between two events may belong to none.
+        numeric_offsets: whether offsets are numbers, which rows have with 20 digits; between two events, numbers may
+            belong to none.
         drains: whether the peer gives credit back when a receiver drains it.
         virtual_hosts: whether a url may name a virtual host.
         groups: whether a receiver joins a consumer group: never; if one is named, which then has one reader for a
@@ -198,7 +198,6 @@ class Dialect:
     echoes_start: bool
     conditions: Conditions
     numeric_offsets: bool
-    has_holes: bool
     drains: bool
     virtual_hosts: bool = False
     groups: Literal["never", "named", "always"] = "never"

@@ -18,7 +18,6 @@ from spark_streams.wire.amqp.dialects.dialect import (
     LinkProperties,
     Place,
     Places,
-    Seen,
     StartFilter,
 )
 from spark_streams.wire.amqp.message import MESSAGE_ANNOTATIONS
@@ -51,10 +50,6 @@ BATCH_FORMAT: Final = 0x8001_3700
 """The message format of a batch: each of its data sections is a whole encoded message."""
 
 
-def _recognised(seen: Seen) -> bool:
-    return CBS_MECHANISM in seen.mechanisms or seen.host.lower().endswith(HOSTS)
-
-
 def _selector(key: str, comparison: str, value: object) -> tuple[StartFilter, ...]:
     return (StartFilter(Described(Symbol(SELECTOR), f"amqp.annotation.{key} {comparison} '{value}'")),)
 
@@ -68,18 +63,10 @@ def _start_filters_at_time(timestamp_ms: int) -> tuple[StartFilter, ...]:
     return _selector(ENQUEUED_TIME_KEY, ">", timestamp_ms - 1)
 
 
-def _source_address(hub: str, partition: str | None, group: str | None) -> str:
-    return f"{hub}/ConsumerGroups/{group or DEFAULT_GROUP}/Partitions/{partition}"
-
-
-def _target_address(hub: str, partition: str | None) -> str:
-    return hub if partition is None else f"{hub}/Partitions/{partition}"
-
-
 EVENT_HUBS: Final = Dialect(
     name="event-hubs",
     title="Azure Event Hubs",
-    recognised=_recognised,
+    recognised=lambda seen: CBS_MECHANISM in seen.mechanisms or seen.host.lower().endswith(HOSTS),
     sign=f"the SASL mechanism {CBS_MECHANISM}, or a host of *{HOSTS[0]}",
     places=Places(
         offset=Place(MESSAGE_ANNOTATIONS, SEQUENCE_NUMBER_KEY, "long"),
@@ -87,8 +74,8 @@ EVENT_HUBS: Final = Dialect(
         key=Place(MESSAGE_ANNOTATIONS, PARTITION_KEY, "string"),
         broker_keys=frozenset({SEQUENCE_NUMBER_KEY, OFFSET_KEY, ENQUEUED_TIME_KEY}),
     ),
-    source_address=_source_address,
-    target_address=_target_address,
+    source_address=lambda hub, part, group: f"{hub}/ConsumerGroups/{group or DEFAULT_GROUP}/Partitions/{part}",
+    target_address=lambda hub, part: hub if part is None else f"{hub}/Partitions/{part}",
     link_properties=LinkProperties(epoch=EPOCH),
     start_name=SELECTOR,
     start_filters=_start_filters,
@@ -125,7 +112,6 @@ EVENT_HUBS: Final = Dialect(
         ),
     ),
     numeric_offsets=True,
-    has_holes=True,
     drains=False,
     groups="always",
     partition_in_address=True,

@@ -113,7 +113,6 @@ EVENT_STREAMS: Final = Dialect(
     echoes_start=True,
     conditions=Conditions(),
     numeric_offsets=False,
-    has_holes=False,
     drains=True,
     groups="named",
     event_stream_filters=True,

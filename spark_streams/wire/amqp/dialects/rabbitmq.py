@@ -84,7 +84,6 @@ RABBITMQ: Final = Dialect(
     echoes_start=True,
     conditions=Conditions(advice=(("reserved_annotation_key", _NOT_SHOWN),), unreadable="amqp:internal-error"),
     numeric_offsets=True,
-    has_holes=True,
     drains=True,
     virtual_hosts=True,
     sql_filters=True,

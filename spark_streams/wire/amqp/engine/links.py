@@ -179,18 +179,12 @@ class Link(Endpoint):
         """Once both have attached it: messages may go."""
         if self.ours is not Half.OPEN or self.heard is None:
             return
-        deliveries, outgoing = self.deliveries, self.session.outgoing
+        deliveries = self.deliveries
         if isinstance(deliveries, IncomingDeliveries):
             deliveries.handle, deliveries.delivery_count = self.handle, self.heard.number(_COUNT, 0)
         else:
             presettled = self._presettled and self.settles == SETTLED
-            deliveries.open(
-                self.handle,
-                outgoing.write,
-                outgoing.max_frame_bytes,
-                presettled=presettled,
-                all_fields=outgoing.all_fields,
-            )
+            deliveries.open(self.handle, self.session.outgoing, presettled=presettled)
 
     @property
     def pending(self) -> bool:

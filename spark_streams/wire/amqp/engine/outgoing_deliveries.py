@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.wire.amqp.engine.outgoing_frames import OutgoingFrames
 from spark_streams.wire.amqp.engine.outgoing_session import Outcome, OutgoingSession, Sent
 from spark_streams.wire.amqp.performatives import SERIAL, Performative, signed
 from spark_streams.wire.amqp.transfer_encode import (
     FORMAT_BYTES,
     HEAD_BYTES,
     UNUSED_BYTES,
+    Sender,
     encode_transfers,
     split_message,
 )
@@ -74,27 +76,18 @@ class OutgoingDeliveries:
         self._begun: Iterator[bytes] = iter(())
         self._next_frame: bytes | None = None
 
-    def open(
-        self,
-        handle: int | None,
-        write: Write,
-        max_frame_bytes: int,
-        *,
-        presettled: bool,
-        all_fields: bool = False,
-    ) -> None:
+    def open(self, handle: int, frames: OutgoingFrames, *, presettled: bool) -> None:
         """Note our attach.
 
         Args:
             handle: our handle.
-            write: queues frames for the peer.
-            max_frame_bytes: the largest frame that the peer takes; 0 for any.
+            frames: what is written on the connection.
             presettled: whether deliveries are settled as they are sent.
-            all_fields: whether transfers have all their fields, null ones at their end too.
         """
-        self.handle, self._write, self._presettled, self._all_fields = handle, write, presettled, all_fields
-        self._max_frame_bytes = max(MIN_FRAME_BYTES, min(max_frame_bytes or MAX_FRAME_BYTES, MAX_FRAME_BYTES))
-        self._max_frame_bytes -= UNUSED_BYTES if all_fields else 0
+        self.handle, self._presettled, self._write = handle, presettled, frames.write
+        self._max_frame_bytes = max(MIN_FRAME_BYTES, min(frames.max_frame_bytes or MAX_FRAME_BYTES, MAX_FRAME_BYTES))
+        self._all_fields = frames.all_fields
+        self._max_frame_bytes -= UNUSED_BYTES if self._all_fields else 0
 
     def on_flow(self, flow: Performative) -> None:
         """Read the link's part of the peer's flow.
@@ -139,6 +132,7 @@ class OutgoingDeliveries:
         session, handle = self.session, self.handle
         if session.channel is None or handle is None:
             return 0
+        sender = Sender(session.channel, handle, self._presettled, self._all_fields)
         count = len(offsets)
         sizes = sum((piece.ends - piece.starts for piece in pieces), np.zeros(count, np.int64))
         large = sizes > self._max_frame_bytes - HEAD_BYTES - (0 if formats is None else FORMAT_BYTES)
@@ -154,27 +148,17 @@ class OutgoingDeliveries:
             session.add(Sent(self, first, offsets[:count], origin, np.ones(count, np.bool_), count))
         if count > 1:
             shortened = [Ranges(piece.buffer, piece.starts[:count], piece.ends[:count]) for piece in pieces]
-            frames = encode_transfers(
-                *shortened,
-                channel=session.channel,
-                handle=handle,
-                first_id=first,
-                formats=None if formats is None else formats[:count],
-                settled=self._presettled,
-                all_fields=self._all_fields,
-            )
+            formats = None if formats is None else formats[:count]
+            frames = encode_transfers(*shortened, sender=sender, first_id=first, formats=formats)
             self._queue(frames, count)
             return count
         parts = [np.frombuffer(each.buffer, np.uint8)[each.starts[0] : each.ends[0]].data for each in pieces]
         self._begun = split_message(
             parts[0] if len(parts) == 1 else memoryview(b"".join(parts)),
-            channel=session.channel,
-            handle=handle,
+            sender=sender,
             delivery_id=first,
             max_frame_bytes=self._max_frame_bytes,
             message_format=0 if formats is None else int(formats[0]),
-            settled=self._presettled,
-            all_fields=self._all_fields,
         )
         self._next_frame = next(self._begun)
         self.go_on(0)

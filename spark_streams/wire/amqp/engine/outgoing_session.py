@@ -17,18 +17,13 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.amqp import performatives as p
 from spark_streams.wire.amqp.performatives import Performative, signed
-from spark_streams.wire.amqp.values import Described, Symbol
+from spark_streams.wire.amqp.values import Described, coded
 from spark_streams.wire.columnar.byte_view import Positions
 
 _SPARSE: Final = 32
 """Where at most one in so many deliveries that were sent together is unsettled, each is kept by itself."""
-_OUTCOMES: Final[dict[Any, str]] = {
-    key: name
-    for code, name in (
-        (p.ACCEPTED, "accepted"), (p.REJECTED, "rejected"), (p.RELEASED, "released"), (p.MODIFIED, "modified")
-    )
-    for key in (code, Symbol(f"amqp:{name}:list"))
-}  # fmt: skip
+_WORDS: Final = ("accepted", "rejected", "released", "modified")
+_OUTCOMES: Final = {key: _WORDS[code - p.ACCEPTED] for key, code in coded(p.ACCEPTED, *_WORDS).items()}
 
 
 class Outcome(NamedTuple):

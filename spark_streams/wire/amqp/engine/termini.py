@@ -11,16 +11,12 @@ from typing import Any, Final
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.performatives import SOURCE, TARGET
-from spark_streams.wire.amqp.values import Described, Symbol, ULong, by_symbol
+from spark_streams.wire.amqp.values import Described, Symbol, ULong, by_symbol, coded
 
 COORDINATOR: Final = 0x30
 ADDRESS, DURABLE, EXPIRY, TIMEOUT, DYNAMIC, _, DISTRIBUTION, FILTER = range(8)
 """Places of a source's fields; a target has the first six."""
-_NAMES: Final = {
-    Symbol("amqp:source:list"): SOURCE,
-    Symbol("amqp:target:list"): TARGET,
-    Symbol("amqp:coordinator:list"): COORDINATOR,
-}
+_CODES: Final = coded(SOURCE, "source", "target") | coded(COORDINATOR, "coordinator")
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,10 @@ class Terminus:
         if value is None:
             return None
         described = value if isinstance(value, Described) else Described(None, None)
-        code = _NAMES.get(described.descriptor, described.descriptor)
-        if code not in _NAMES.values() or not isinstance(described.value, list):
+        code = _CODES.get(described.descriptor)
+        if code is None or not isinstance(described.value, list):
             raise RemoteProtocolError("a terminus is neither a source nor a target")
-        return cls(int(code), described.value)
+        return cls(code, described.value)
 
     def field(self, index: int, kind: type, default: Any) -> Any:
         """Return a field; ``default`` where it is null or absent.

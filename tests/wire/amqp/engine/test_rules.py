@@ -14,7 +14,7 @@ from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliverie
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import IncomingSession, Violation
 from spark_streams.wire.amqp.performatives import ATTACH, BEGIN, DETACH, FLOW, TRANSFER, encode_frame, read_performative
-from spark_streams.wire.amqp.transfer_encode import split_message
+from spark_streams.wire.amqp.transfer_encode import Sender, split_message
 from spark_streams.wire.amqp.values import UInt
 from tests.wire.amqp.engine.serving import OPENING, serving
 
@@ -52,7 +52,7 @@ class Links:
 
 
 def parts(number: int, body: bytes, handle: int = 0) -> list[bytes]:
-    frames = split_message(memoryview(body), channel=0, handle=handle, delivery_id=number, max_frame_bytes=MAX_FRAME)
+    frames = split_message(memoryview(body), sender=Sender(0, handle), delivery_id=number, max_frame_bytes=MAX_FRAME)
     return [bytes(frame) for frame in frames]
 
 
