@@ -77,14 +77,11 @@ def test_a_checkpoint_of_another_dialect_is_told_as_such(by_door: dict[str, Any]
     first = query(by_door[written])
     end = first.next_end(first.initial(), None)
     assert end["dialect"] == written and end["version"] == 2
-    released = {key: value for key, value in end.items() if key != "dialect"}  # as it was before the key was there
-    for checkpoint in (end, released):
-        same, other = query(by_door[written]), query({**by_door[read], "failOnDataLoss": "false"})
-        assert same.next_end(checkpoint, None) == checkpoint
-        words = rf"written in dialect '{written}', but the stream is read in dialect '{read}'.*checkpointLocation"
-        with pytest.raises(CheckpointError, match=words):
-            other.next_end(checkpoint, None)
-        with pytest.raises(CheckpointError, match=words):
-            other.reads(checkpoint, checkpoint)
-        same.close(), other.close()
-    first.close()
+    same, other = query(by_door[written]), query({**by_door[read], "failOnDataLoss": "false"})
+    assert same.next_end(end, None) == end
+    words = rf"written in dialect '{written}', but the stream is read in dialect '{read}'.*checkpointLocation"
+    with pytest.raises(CheckpointError, match=words):
+        other.next_end(end, None)
+    with pytest.raises(CheckpointError, match=words):
+        other.reads(end, end)
+    first.close(), same.close(), other.close()

@@ -76,7 +76,7 @@ def test_a_broker_that_says_it_has_an_alarm_and_then_nothing(monkeypatch: pytest
         Taking(more={key.DECLARE_PUBLISHER: once}).serve() as broker,
         pytest.raises(Refused, match=r"precondition-failed \(0x11\): for longer than .* while it has an alarm"),
     ):
-        write(broker.endpoint, ROWS, "orders", timeout_ms=2_000)
+        write(broker.endpoint, ROWS, "orders", request_timeout_ms=2_000)
 
 
 def test_rows_that_are_not_confirmed_may_be_due_to_an_alarm() -> None:
