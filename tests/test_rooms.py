@@ -22,7 +22,7 @@ MOST_LINES = 400
 FEW_LINES = 70
 MOST_SMALL = 20
 """Modules of fewer than 70 lines that are a role of their own; more of them, and ideas lie in pieces."""
-MOST_CODE = 39_150
+MOST_CODE = 39_000
 """Lines of code of the whole product, without docstrings, comments, blanks and imports; only an issue changes it."""
 
 

@@ -49,7 +49,7 @@ class FeedRows:
     overflow: Literal["fail", "null"] = "fail"
 
     def __post_init__(self) -> None:
-        self._waiting: list[tuple[pa.Array, pa.Array | None]] = []
+        self._waiting: list[tuple[pa.Array, pa.Array]] = []
         self._schema = pa.schema([COMMON_SCHEMA.field(name) for name in self.columns])
         self._constants = {"stream": self.stream, "partition": str(self.partition)}
 
@@ -70,7 +70,7 @@ class FeedRows:
         values = pieces[0][0] if len(pieces) == 1 else pa.concat_arrays([piece for piece, _ in pieces])
         if not len(values):
             return None
-        keys = pa.concat_arrays([_nulls(piece, "key") if known is None else known for piece, known in pieces])
+        keys = pa.concat_arrays([keys for _, keys in pieces])
         return self.batch(values, keys, lines.covered + before, lines.cursors)
 
     def batch(
@@ -115,13 +115,9 @@ class FeedRows:
             return extract_text(values, self.key_field)
         if name == "timestamp":
             if self.timestamp_field is None:
-                return _nulls(values, name)
+                return pa.nulls(len(values), COMMON_SCHEMA.field(name).type)
             return extract_timestamp(values, self.timestamp_field, overflow=self.overflow)
         return {"value": values, "key": keys, "offset": cursors}[name]
-
-
-def _nulls(values: pa.Array, column: str) -> pa.Array:
-    return pa.nulls(len(values), COMMON_SCHEMA.field(column).type)
 
 
 def from_first_match(batches: Iterator[pa.RecordBatch], expression: Expression) -> Iterator[pa.RecordBatch]:
@@ -186,8 +182,9 @@ class FirstMatch:
         if not lines.count:
             return None
         # Decode the events as if a checkpoint covered all of them.
-        keys = _nulls(lines.values, "key") if lines.keys is None else lines.keys
-        return _first(self.rows.batch(lines.values, keys, np.array([lines.count]), strings([""])), self.expression)
+        return _first(
+            self.rows.batch(lines.values, lines.keys, np.array([lines.count]), strings([""])), self.expression
+        )
 
 
 def _first(batch: pa.RecordBatch, expression: Expression) -> int | None:

@@ -20,8 +20,7 @@ from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.errors import DeliveryFailed
 from spark_streams.wire.rabbitmq.frames import ResponseCode
-from spark_streams.wire.rabbitmq.hashes import murmur3_32
-from spark_streams.wire.rabbitmq.murmur3_128 import murmur3_128_modulo
+from spark_streams.wire.rabbitmq.hashes import murmur3_32, murmur3_128_modulo
 from spark_streams.wire.rabbitmq.publish_encode import Routing
 from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAnswer, Route, RouteAnswer
 

@@ -238,6 +238,6 @@ def decoded_or_raw(block: MessageBlock, names: Sequence[str], overflow: Overflow
     for name in mixed.keys() & {"value", "message"}:
         place[rows] = len(good) + np.arange(len(rows))
         words = Words(np.frombuffer(block.buffer, np.uint8))
-        bodies = gather([words], starts[rows], ends[rows] - starts[rows], columns[name].type)
+        bodies = gather(words, starts[rows], ends[rows] - starts[rows], columns[name].type)
         mixed[name] = pa.concat_arrays([columns[name], bodies]).take(pa.array(place))
     return mixed

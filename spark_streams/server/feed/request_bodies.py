@@ -242,10 +242,7 @@ def _events_of(block: bytes, first: int) -> dict[str, pa.Array] | None:
         lines = parse_lines(block, Dialect.PUBLISHED, first=first)
     except RemoteProtocolError as fault:
         raise HttpError(400, str(fault).replace("of the response", "of the body")) from fault
-    columns = {"value": lines.values}
-    if lines.keys is not None:
-        columns["key"] = lines.keys
-    return columns
+    return {"value": lines.values, **({"key": lines.keys} if lines.keys.null_count < lines.count else {})}
 
 
 def _stored(columns: dict[str, pa.Array]) -> Rows:

@@ -19,7 +19,6 @@ class RabbitConfig(DoorConfig):
             everything.
         tls_client_ca: PEM file of the authorities whose client certificates are accepted; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.
-        challenge_demo: offer the mechanism RABBIT-CR-DEMO too, which has a challenge, for tests of clients.
         advertised_host: the host in metadata that clients connect to; None: the address that they connected to.
         advertised_port: the port in metadata that clients connect to; None: the door's port.
         frame_max_bytes: proposed in Tune; 0 for no limit.
@@ -55,7 +54,6 @@ class RabbitConfig(DoorConfig):
 
     port: int = 5552
     write_timeout_ms: int = 120_000
-    challenge_demo: bool = False
     advertised_host: str | None = None
     advertised_port: int | None = None
     frame_max_bytes: int = DEFAULT_FRAME_MAX_BYTES

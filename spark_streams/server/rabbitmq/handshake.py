@@ -36,15 +36,6 @@ from spark_streams.wire.rabbitmq.frames import Command, ResponseCode
 
 VIRTUAL_HOSTS: Final = frozenset({"/"})
 """All virtual hosts: the log has one name space."""
-CHALLENGE_DEMO: Final = "RABBIT-CR-DEMO"
-"""A mechanism of RabbitMQ that demonstrates a challenge, for tests of clients: user, challenge, password."""
-_CHALLENGE: Final = b"Please tell me your password"
-_CHALLENGE_RESPONSE: Final = b"My password is "
-_OUTCOMES: Final = {
-    ResponseCode.OK: HandshakeInput.SASL_SUCCESS,
-    ResponseCode.SASL_CHALLENGE: HandshakeInput.SASL_CHALLENGE,
-}
-"""The outcomes of an authentication that do not end the connection; the others are failures."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +82,13 @@ class Handshake:
         self.frame_max_bytes = self.config.frame_max_bytes
         self.heartbeat_s = self.config.heartbeat_s
         self._identity = common_name(self.certificate)
-        self._challenged: str | None = None
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
         """The names of the SASL mechanisms that this peer may use."""
-        demo = [CHALLENGE_DEMO] if self.config.challenge_demo else []
         return (
             *(["EXTERNAL"] if self._identity is not None else []),
-            *(["PLAIN", *demo] if self.config.users else []),
+            *(["PLAIN"] if self.config.users else []),
         )
 
     def receive(self, command: Command) -> Reply:
@@ -145,7 +134,7 @@ class Handshake:
 
     def _authenticate(self, command: SaslAuthenticate) -> Reply:
         code, user = self._check(command)
-        self._step(_OUTCOMES.get(code, HandshakeInput.SASL_FAILURE))
+        self._step(HandshakeInput.SASL_SUCCESS if code == ResponseCode.OK else HandshakeInput.SASL_FAILURE)
         reply = _answered(command, code)
         if code != ResponseCode.OK:
             return reply
@@ -158,27 +147,17 @@ class Handshake:
             return ResponseCode.SASL_MECHANISM_NOT_SUPPORTED, ""
         if command.mechanism == "EXTERNAL":
             user, known = self._identity or "", True
-        elif command.mechanism == CHALLENGE_DEMO:
-            if self._challenged is None:
-                self._challenged = (command.data or b"").decode("utf-8", "replace")
-                return ResponseCode.SASL_CHALLENGE, ""
-            user, self._challenged = self._challenged, None
-            if not (command.data or b"").startswith(_CHALLENGE_RESPONSE):
-                return ResponseCode.SASL_ERROR, user
-            known = self._knows(user.encode(), (command.data or b"")[len(_CHALLENGE_RESPONSE) :])
         else:
             words = (command.data or b"").split(b"\0")
             if len(words) != 3 or words[0]:
                 return ResponseCode.SASL_ERROR, ""
-            user, known = words[1].decode("utf-8", "replace"), self._knows(words[1], words[2])
+            user = words[1].decode("utf-8", "replace")
+            known = knows(self.config.users, user, words[2])
         if not known:
             return ResponseCode.AUTHENTICATION_FAILURE, user
         if not self.config.admits(user, self.peer_host):
             return ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK, user
         return ResponseCode.OK, user
-
-    def _knows(self, user: bytes, password: bytes) -> bool:
-        return knows(self.config.users, user.decode("utf-8", "replace"), password)
 
     def _open(self, command: Open) -> Reply:
         if command.virtual_host not in VIRTUAL_HOSTS:
@@ -197,10 +176,8 @@ def _agreed(ours: int, theirs: int) -> int:
 
 
 def _answered(command: SaslAuthenticate, code: ResponseCode) -> Reply:
-    challenge = _CHALLENGE if code == ResponseCode.SASL_CHALLENGE else None
-    answer = SaslAuthenticateAnswer(command.correlation_id, code, challenge)
-    failed = code not in _OUTCOMES
-    return Reply((answer,), end=failed, failed=failed)
+    failed = code != ResponseCode.OK
+    return Reply((SaslAuthenticateAnswer(command.correlation_id, code),), end=failed, failed=failed)
 
 
 def _properties(config: RabbitConfig) -> dict[str, str]:

@@ -11,7 +11,6 @@ from spark_streams.client.feed.range_reader import BEGINNING
 from spark_streams.errors import CheckpointError
 from spark_streams.options.feedapi import FORMAT
 from spark_streams.position import CHECKPOINT_VERSION, require_format
-from spark_streams.spark.feed.spool import manifest_name
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class FeedOffset:
     @property
     def manifest(self) -> str:
         """Name of the micro-batch's manifest in the spool."""
-        return manifest_name(self.batch, self.run)
+        return f"batch-{self.batch:020d}-{self.run}.json"
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object, whose ``partitions`` have the form of all formats' checkpoints."""

@@ -121,7 +121,7 @@ class PageFile:
             if self._local:
                 sync(self._path)
 
-    def add(self, values: pa.BinaryArray, keys: pa.StringArray | None) -> None:
+    def add(self, values: pa.BinaryArray, keys: pa.StringArray) -> None:
         """Append a block of events, if there are any.
 
         Raises:
@@ -129,7 +129,6 @@ class PageFile:
         """
         if not len(values):
             return
-        keys = pa.nulls(len(values), pa.string()) if keys is None else keys
         block = pa.RecordBatch.from_arrays([values, keys], schema=_EVENTS).serialize()
         self._blocks.append((self.size, block.size, len(values), google_crc32c.value(block)))
         self.write(block)

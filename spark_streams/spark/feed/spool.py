@@ -61,7 +61,7 @@ class Spool:
         return PageFile(self._file_system, f"{self._folder}/{name}")
 
     def write_manifest(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write the manifest of a micro-batch, whole or not at all; its name is that of ``manifest_name``."""
+        """Write the manifest of a micro-batch, whole or not at all; its name is that of ``FeedOffset.manifest``."""
         path = f"{self._folder}/{name}"
         body = json.dumps({"version": MANIFEST_VERSION, **content}).encode()
         with faults():
@@ -124,8 +124,3 @@ def open_file_system(location: str) -> tuple[pafs.FileSystem, str]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as fault:
         raise OptionError(_OPTION, f"'{location}' is no folder that can be opened: {fault}") from None
     return file_system, path
-
-
-def manifest_name(batch: int, run: str) -> str:
-    """Return the name of the manifest of a micro-batch that a run of the query planned."""
-    return f"batch-{batch:020d}-{run}.json"

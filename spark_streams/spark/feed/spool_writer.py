@@ -42,7 +42,7 @@ class SpoolWriter:
         self._name = ""
         self._bytes = 0
         self._uncovered = False
-        self._held: list[tuple[pa.BinaryArray, pa.StringArray | None]] = []
+        self._held: list[tuple[pa.BinaryArray, pa.StringArray]] = []
         self._held_bytes = 0
         self._number = 0
         self._closed = False

@@ -22,40 +22,24 @@ _TAIL_MASK: Final = np.array([(1 << (8 * max(n - 4, 0))) - 1 for n in range(_INL
 
 
 def gather(
-    sources: list[Words],
-    start: Positions,
-    length: Positions,
-    kind: pa.DataType,
-    *,
-    source: Positions | None = None,
-    valid: Mask | None = None,
+    words: Words, start: Positions, length: Positions, kind: pa.DataType, *, valid: Mask | None = None
 ) -> pa.Array:
     """Return byte ranges as one array.
 
     Args:
-        sources: the buffers of the ranges.
-        start: first byte, inclusive.
+        words: the buffer that holds the ranges.
+        start: first byte of each, inclusive.
         length: number of bytes.
         kind: binary, large_binary or string; for a string, the bytes are checked to be UTF-8.
-        source: for each range, the number of its buffer; None if all ranges are in the first.
         valid: the rows that are not null; None for all. The range of a null row means nothing.
     """
-    n = start.size
     nulls = None
     if valid is not None and not valid.all():
         nulls, start, length = validity(valid), np.where(valid, start, 0), np.where(valid, length, 0)
-    views = np.empty((n, 2), np.uint64)
-    if source is None:
-        write_views(views, sources[0], start, length)
-    else:
-        for number, words in enumerate(sources):
-            rows = np.flatnonzero(source == number)
-            if rows.size:
-                part = np.empty((rows.size, 2), np.uint64)
-                write_views(part, words, start[rows], length[rows], number)
-                views[rows] = part
-    buffers = [nulls, pa.py_buffer(views), *(pa.py_buffer(words.bytes) for words in sources)]
-    return pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(kind)
+    views = np.empty((start.size, 2), np.uint64)
+    write_views(views, words, start, length)
+    buffers = [nulls, pa.py_buffer(views), pa.py_buffer(words.bytes)]
+    return pa.Array.from_buffers(pa.binary_view(), start.size, buffers).cast(kind)
 
 
 def copied(buffer: Readable | NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.Array:

@@ -58,12 +58,14 @@ class JsonTexts:
             kind: binary or string.
         """
         kinds, offsets = self.kinds[rows], np.append(self.bounds[rows], self.bounds[-1])
+        if not self.known and not kinds.any():
+            return pa.nulls(rows.size, kind)
         alike = not self.known and int(np.diff(self.bounds)[rows].sum()) == self.content.size
         if alike and not np.isin(kinds, (0, NULL, QUOTE)).any():
             buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.content)]
             return pa.Array.from_buffers(kind, rows.size, buffers)
         if alike and (kinds == QUOTE).all() and not (self.content == BACKSLASH).any():
-            return gather([Words(self.content)], offsets[:-1] + 1, np.diff(offsets) - 2, kind)
+            return gather(Words(self.content), offsets[:-1] + 1, np.diff(offsets) - 2, kind)
         told = [self._told(row, its) for row, its in zip(rows.tolist(), kinds.tolist(), strict=True)]
         return binaries(told).cast(kind)
 

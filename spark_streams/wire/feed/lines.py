@@ -111,7 +111,7 @@ class Lines:
         cursors: the checkpoints in order.
         covered: for each checkpoint, the number of this block's events before it.
         ends: for each checkpoint, the byte position in the block directly after its line, the newline included.
-        keys: each event's member ``key``, or null; None when no event has one.
+        keys: each event's member ``key``, or null.
 
     Shape: values binary; cursors, keys string.
     """
@@ -120,17 +120,16 @@ class Lines:
     cursors: pa.StringArray
     covered: Positions
     ends: Positions
-    keys: pa.StringArray | None
+    keys: pa.StringArray
 
     @property
     def count(self) -> int:
         """The number of events."""
         return len(self.values)
 
-    def events(self, start: int, stop: int) -> tuple[pa.BinaryArray, pa.StringArray | None]:
+    def events(self, start: int, stop: int) -> tuple[pa.BinaryArray, pa.StringArray]:
         """Return values and keys from number ``start``, inclusive, to ``stop``, exclusive."""
-        keys = None if self.keys is None else self.keys.slice(start, stop - start)
-        return self.values.slice(start, stop - start), keys
+        return self.values.slice(start, stop - start), self.keys.slice(start, stop - start)
 
 
 def parse_lines(
@@ -184,13 +183,12 @@ def parse_lines(
     if singly.any():
         checkpoints = [row for row, cursor in enumerate(cursors) if cursor is not None]
     rows = np.flatnonzero(events.kinds)
-    named = (keys.kinds[rows] == QUOTE).any() or any(key is not None for key in keys.known.values())
     return Lines(
         events.taken(rows, pa.binary()),
         strings([cursors[row] for row in checkpoints]),
         np.cumsum(events.kinds != 0)[checkpoints],
         next_line[checkpoints],
-        keys.taken(rows, pa.string()) if named else None,
+        keys.taken(rows, pa.string()),
     )
 
 
@@ -218,9 +216,7 @@ def _decoder(dialect: Dialect) -> tuple[msgspec.json.Decoder[Any], Any]:
 def _decoded(raw: NDArray[np.uint8], starts: Positions, ends: Positions, dialect: Dialect) -> tuple[list[Any], Mask]:
     """Return each line's members, and which lines are left to ``read_line``: those have none."""
     decoder, nothing = _decoder(dialect)
-    singly = perhaps_deeper(raw, starts, ends, MAX_DEPTH)
-    if not is_utf8(raw):
-        singly[:] = True
+    singly = perhaps_deeper(raw, starts, ends, MAX_DEPTH) | (not is_utf8(raw))
     # No JSON has "}" before "{": each of these lines is an object, if there are as many objects as lines.
     whole = raw.size > 0 and (raw[np.minimum(starts, raw.size - 1)] == OPEN) & (raw[ends - 1] == CLOSE)
     if np.all(whole) and not singly.any():

@@ -166,7 +166,6 @@ class HandshakeInput(Enum):
 
     PEER_PROPERTIES = "PeerProperties"
     SASL_HANDSHAKE = "SaslHandshake"
-    SASL_CHALLENGE = "SaslAuthenticate, answered with a challenge"
     SASL_SUCCESS = "SaslAuthenticate, answered OK"
     SASL_FAILURE = "SaslAuthenticate, answered with an error"
     TUNE = "Tune"
@@ -181,7 +180,6 @@ TRANSITIONS: Final[Mapping[tuple[HandshakeState, HandshakeInput], HandshakeState
     (_S.INTRODUCED, _I.PEER_PROPERTIES): _S.INTRODUCED,
     (_S.INTRODUCED, _I.SASL_HANDSHAKE): _S.AUTHENTICATING,
     (_S.AUTHENTICATING, _I.SASL_HANDSHAKE): _S.AUTHENTICATING,
-    (_S.AUTHENTICATING, _I.SASL_CHALLENGE): _S.AUTHENTICATING,
     (_S.AUTHENTICATING, _I.SASL_SUCCESS): _S.AUTHENTICATED,
     (_S.AUTHENTICATING, _I.SASL_FAILURE): _S.REFUSED,
     (_S.AUTHENTICATED, _I.TUNE): _S.TUNED,

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from typing import Any, Final, TypeVar
+from typing import Final
 
+import mmh3
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ _C2: Final = np.uint32(0x1B873593)
 _ADDED: Final = np.uint32(0xE6546B64)
 FEW: Final = 32
 """The longest keys: for so few, numbers of Python are faster than a NumPy call for each of their blocks."""
+_BYTE_ORDER_MARK: Final = b"\xff\xfe"
 _TAIL: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 """The mask of a little-endian word for a tail of 0 to 3 bytes."""
 
@@ -96,28 +98,48 @@ def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], 
     return mixed(hashes, (16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
 
 
-W = TypeVar("W", Hashes, NDArray[np.uint64])
-
-
-def scrambled(words: W, first: np.integer[Any], bits: int, second: np.integer[Any]) -> W:
+def scrambled(words: Hashes, first: np.uint32, bits: int, second: np.uint32) -> Hashes:
     """Return words times ``first``, rotated left by ``bits``, times ``second``."""
-    product: W = rotated(words * first, bits) * second
+    product: Hashes = rotated(words * first, bits) * second
     return product
 
 
-def rotated(words: W, bits: int) -> W:
+def rotated(words: Hashes, bits: int) -> Hashes:
     """Return words rotated left by ``bits``."""
-    number = words.dtype.type
-    turned: W = words << number(bits) | words >> number(8 * words.itemsize - bits)
+    turned: Hashes = words << np.uint32(bits) | words >> np.uint32(32 - bits)
     return turned
 
 
-def mixed(words: W, *steps: tuple[int, int]) -> W:
+def mixed(words: Hashes, *steps: tuple[int, int]) -> Hashes:
     """Return the end of a hash: for each step, words combined with themselves shifted right, times a factor."""
-    number = words.dtype.type
     for bits, factor in steps:
-        words = (words ^ words >> number(bits)) * number(factor)
+        words = (words ^ words >> np.uint32(bits)) * np.uint32(factor)
     return words
+
+
+def murmur3_128_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint64]:
+    """Return the hash of every key by which rstream chooses a super stream's partition, modulo ``count``.
+
+    rstream takes all 128 bits of MurmurHash3 for x64 (mmh3's) of what Python's codec "UTF-16" gives on a little-endian
+    machine, which begins with a byte order mark (rstream 1.1, ``HashRoutingMurmurStrategy``).
+
+    Args:
+        keys: strings; no nulls.
+        count: number of partitions, below 2^32.
+
+    Raises:
+        LocalProtocolError: a key is null, or not UTF-8.
+    """
+    if keys.null_count:
+        raise LocalProtocolError(f"{keys.null_count} of {len(keys)} keys are null: expected one in every row")
+    hashes = np.empty(len(keys), np.uint64)
+    for row, key in enumerate(keys.cast(pa.binary()).to_pylist()):
+        try:
+            units = key.decode().encode("utf-16-le")
+        except UnicodeDecodeError as fault:
+            raise LocalProtocolError(f"key {row} of {len(keys)} is not UTF-8: {fault.reason}") from fault
+        hashes[row] = mmh3.hash128(_BYTE_ORDER_MARK + units, SEED) % count
+    return hashes
 
 
 MIN_BLOOM_BYTES: Final = 16

@@ -31,7 +31,7 @@ def page(start: int, stop: int, every: int = 50) -> bytes:
 
 def expected_of(lines: Lines) -> list[Row]:
     """Each event with its key and the cursor that covers it."""
-    events, keys = lines.values.to_pylist(), [None] * lines.count if lines.keys is None else lines.keys.to_pylist()
+    events, keys = lines.values.to_pylist(), lines.keys.to_pylist()
     found: list[Row] = []
     for cursor, covered in zip(lines.cursors.to_pylist(), lines.covered.tolist(), strict=True):
         found += [(events[n], keys[n], cursor) for n in range(len(found), covered)]

@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.errors import OptionError, SpoolLost
 from spark_streams.spark.feed.page_file import PageRange
-from spark_streams.spark.feed.spool import Spool, manifest_name, open_file_system
+from spark_streams.spark.feed.spool import Spool, open_file_system
 
 
 def test_a_folder_for_each_query(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_places_that_are_none(location: str) -> None:
 
 def test_manifests(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), "q")
-    one, other = manifest_name(3, "a"), manifest_name(3, "b")
+    one, other = "batch-00000000000000000003-a.json", "batch-00000000000000000003-b.json"
     assert spool.manifest(one) is None
     spool.write_manifest(one, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
     spool.write_manifest(one, {"tasks": []})

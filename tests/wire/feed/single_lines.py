@@ -29,5 +29,6 @@ def parse_singly(block: bytes, dialect: Dialect, partition: int | None = None) -
             cursors.append(read.cursor)
             covered.append(len(events))
             ends.append(end)
-    named = strings(keys) if any(key is not None for key in keys) else None
-    return Lines(binaries(events), strings(cursors), np.array(covered, np.int64), np.array(ends, np.int64), named)
+    return Lines(
+        binaries(events), strings(cursors), np.array(covered, np.int64), np.array(ends, np.int64), strings(keys)
+    )

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rstream.superstream import HashRoutingMurmurStrategy
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.rabbitmq import murmur3_128
-from spark_streams.wire.rabbitmq.murmur3_128 import murmur3_128_modulo
+from spark_streams.wire.rabbitmq.hashes import murmur3_128_modulo
 
 
 class Partitions:
@@ -62,15 +61,6 @@ def test_long_keys_among_short_ones() -> None:
 def test_long_keys_among_many_short_ones() -> None:
     keys = ["k" * (n % 50) for n in range(500)] + ["long 🌞" * 10 * n for n in range(60)]
     assert murmur3_128_modulo(pa.array(keys), 97).tolist() == by_rstream(keys, 97)
-
-
-def test_a_long_key_takes_no_numpy_call_for_each_of_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    rotated = murmur3_128.rotated
-    monkeypatch.setattr(murmur3_128, "rotated", lambda words, bits: calls.append(bits) or rotated(words, bits))
-    keys = ["short"] * 100 + ["long" * 100_000]
-    assert murmur3_128_modulo(pa.array(keys), 97)[-1:].tolist() == by_rstream(keys[-1:], 97)
-    assert len(calls) < 10
 
 
 def test_what_has_no_hash() -> None:

@@ -128,7 +128,7 @@ def column_of(words: Words, texts: Extents, kind: pa.DataType, column: str) -> p
     if not valid.any():
         return pa.nulls(valid.size, kind)
     try:
-        return gather([words], texts.start, texts.end - texts.start, kind, valid=valid)
+        return gather(words, texts.start, texts.end - texts.start, kind, valid=valid)
     except pa.ArrowInvalid as fault:
         raise RemoteProtocolError(f"column '{column}': a message holds text that is not UTF-8") from fault
 

@@ -260,6 +260,6 @@ def _split_raw(column: pa.LargeBinaryArray) -> tuple[EncodedRun, EncodedRun]:
         sections.bare_start[row] = starts[row] + next(after, int(ends[row] - starts[row]))
     pieces = []
     for start, end in ((starts, header_ends), (sections.bare_start, ends)):
-        part = gather([words], start, end - start, pa.large_binary(), valid=whole)
+        part = gather(words, start, end - start, pa.large_binary(), valid=whole)
         pieces.append(EncodedRun((part,), np.where(whole, end - start, 0)))
     return pieces[0], pieces[1]

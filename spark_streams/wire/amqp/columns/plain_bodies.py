@@ -50,9 +50,9 @@ def plain_body_columns(block: MessageBlock, names: Collection[str]) -> dict[str,
     for name in names:
         kind = COLUMN_TYPES[name]
         if name == "value":
-            columns[name] = gather([words], bodies, ends - bodies, kind)
+            columns[name] = gather(words, bodies, ends - bodies, kind)
         elif name == "message":
-            columns[name] = gather([words], starts, ends - starts, kind)
+            columns[name] = gather(words, starts, ends - starts, kind)
         else:
             columns[name] = pa.nulls(starts.size, kind)
     return columns

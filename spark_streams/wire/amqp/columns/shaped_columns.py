@@ -85,7 +85,7 @@ class ShapedColumns:
             return self._body()
         if name == "message":
             starts, ends = self.bare_starts, self._numbers([part.ends for part, _ in self._parts])
-            return gather([self._words], starts, ends - starts, pa.binary())
+            return gather(self._words, starts, ends - starts, pa.binary())
         if name in ("key", "group_key"):
             return self._text([self._key(part.shape, name) for part, _ in self._parts], name)
         if name == "properties_ms":

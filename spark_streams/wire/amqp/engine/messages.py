@@ -58,7 +58,7 @@ class Messages(NamedTuple):
     def heads(self, most_bytes: int) -> Messages:
         """Return the first bytes of the messages."""
         sizes = np.minimum(self.ends - self.starts, most_bytes)
-        _, offsets, content = gather([Words(self.memory)], self.starts, sizes, pa.large_binary()).buffers()
+        _, offsets, content = gather(Words(self.memory), self.starts, sizes, pa.large_binary()).buffers()
         bounds = np.frombuffer(offsets, np.int64, len(sizes) + 1)
         memory = np.frombuffer(content or b"", np.uint8)
         return self._replace(memory=memory, starts=bounds[:-1], ends=bounds[1:])
