@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -384,7 +385,10 @@ def test_a_broker_without_filter_values_is_told_of_at_once() -> None:
 
 
 @pytest.mark.parametrize("served", [True, False])
-def test_an_idle_connection_is_kept_alive(tmp_path: Path, clock: Clock, clients_clock: Any, served: bool) -> None:
+def test_an_idle_connection_is_kept_alive(
+    tmp_path: Path, clock: Clock, clients_clock: Any, caplog: pytest.LogCaptureFixture, served: bool
+) -> None:
+    caplog.set_level(logging.INFO, "spark_streams.server")
     config = RabbitConfig(port=0, heartbeat_s=1)
     with ReferenceLog(tmp_path / "log") as log, ServerThread(log, AmqpConfig(port=0), config) as server:
         log.create_stream("orders")
@@ -392,12 +396,12 @@ def test_an_idle_connection_is_kept_alive(tmp_path: Path, clock: Clock, clients_
         publisher = TaskPublisher(broker.endpoint, RabbitPublishing(request_timeout_ms=120_000), None)
         send(publisher, ROWS[:1_500], "orders")
         publisher.flush()  # a connection that is being worked for is not idle
-        for _ in range(16):
+        for _ in range(16) if served else iter(lambda: "no sign of life" in caplog.text, True):
             clients_clock.now += 0.25
             if served:
                 publisher.turn()
                 server.call(lambda: None)  # it reads what was sent
-            server.call(lambda: clock.advance(0.25))
+            server.call(lambda: clock.advance(0.25))  # a door that does not read yet gives two intervals more
         try:
             connection = publisher._outgoing.connection
             send(publisher, ROWS[1_500:], "orders")
