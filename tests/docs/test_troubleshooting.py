@@ -25,7 +25,7 @@ OF_THE_SERVER = "spark_streams/server/"
 """What a door says reaches a client as the peer's words, under a condition that the page has (below)."""
 OF_OTHER_CLIENTS = {
     *("NO_OFFSET", "STREAM_ALREADY_EXISTS", "SUBSCRIPTION_ID_ALREADY_EXISTS", "SUBSCRIPTION_ID_DOES_NOT_EXIST"),
-    *("SASL_CANNOT_CHANGE_MECHANISM", "SASL_CANNOT_CHANGE_USERNAME", "SASL_CHALLENGE", "SASL_ERROR"),
+    *("SASL_CANNOT_CHANGE_MECHANISM", "SASL_CANNOT_CHANGE_USERNAME", "SASL_ERROR"),
 }
 """Codes that answer what our client does not do, or that it takes as an answer and no fault."""
 

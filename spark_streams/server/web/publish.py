@@ -7,7 +7,7 @@ durable as the log's ``fsync`` says. A fault is shown beside the form, which kee
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -74,7 +74,7 @@ class Publish(Pages):
         form: Mapping[str, str] = {}
         try:
             async with self._site.long_form(request) as form:
-                event = await self._site.worker.run(_event_of(form))
+                event = await self._site.worker.step(partial(_event_of, form))
                 found = await self._store(stream, event, form.get("partition", ""))
         except ValueError as fault:
             return self._again(request, stream, form, str(fault))
@@ -173,11 +173,11 @@ class Event:
         self.timestamps = np.array([ms], np.int64)
 
 
-def _event_of(form: Mapping[str, str]) -> Generator[None, None, Event]:
-    """Return the event that a form describes, in steps: JSON, by its content type, is checked a part at a time."""
+def _event_of(form: Mapping[str, str]) -> Event:
+    """Return the event that a form describes; JSON, by its content type, is checked."""
     if form.get("content_type", "").partition(";")[0].strip().lower().endswith(("/json", "+json")):
         try:
-            yield from check_json(form.get("value", ""))
+            check_json(form.get("value", ""))
         except (ValueError, RecursionError) as fault:
             raise ValueError(
                 f"The value is no JSON, which its content type says: {fault}. Mend it, or give another content type."

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.arrays import strings
-from spark_streams.wire.columnar.byte_view import Mask, Positions
-from spark_streams.wire.feed.json_texts import CLOSE, NOTHING, NULL, OPEN, QUOTE, JsonTexts
+from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
+from spark_streams.wire.columnar.gather import gather
+from spark_streams.wire.feed.json_texts import BACKSLASH, CLOSE, NOTHING, NULL, OPEN, QUOTE, JsonTexts
 from spark_streams.wire.feed.line import BASE64, Dialect, read_line
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, REFUSALS, is_utf8, perhaps_deeper
 
@@ -98,7 +99,7 @@ class LineBlocks:
         )
 
 
-_NEWLINE, _RETURN = b"\n\r"
+_NEWLINE, _RETURN, _SPACE = b"\n\r "
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,8 @@ def parse_lines(
     starts, next_line = np.append(0, ends[:-1] + 1), np.minimum(ends + 1, raw.size)
     if raw.size:
         ends = np.maximum(ends - (raw[ends - 1] == _RETURN), starts)
+    if (plain := _plain_texts(raw, starts, ends, next_line, dialect, partition)) is not None:
+        return plain
     members, singly = _decoded(raw, starts, ends, dialect)
     cursors: list[str | None] = [line.cursor for line in members]
     events = JsonTexts.of([line.event for line in members])
@@ -190,6 +193,34 @@ def parse_lines(
         next_line[checkpoints],
         keys.taken(rows, pa.string()),
     )
+
+
+def _plain_texts(
+    raw: NDArray[np.uint8], starts: Positions, ends: Positions, next_line: Positions, dialect: Dialect, partition: Any
+) -> Lines | None:
+    """Return the content of lines of plain texts and cursors alone, as our door writes them; None for other lines.
+
+    They begin with one of two heads, and have no escapes, and no quotes but those of heads and tails.
+    """
+    head = f'{{"partition":{partition},' if dialect is Dialect.V1 else "{"
+    event, cursor = (f'{head}"{name}":"'.encode() for name in (dialect.event_key, "cursor"))
+    if dialect is Dialect.PUBLISHED or (ends - starts < len(cursor) + 2).any():
+        return None
+    words = Words(raw)
+    covers = words.holds(starts, cursor)
+    if not ((covers | words.holds(starts, event)) & words.holds(ends - 2, b'"}')).all():
+        return None
+    quotes, endings = (cursor.count(b'"') + 1) * starts.size, int((next_line - ends).sum())
+    if np.count_nonzero(raw == QUOTE) != quotes or np.count_nonzero(raw < _SPACE) != endings:
+        return None
+    if (raw == BACKSLASH).any() or not is_utf8(raw):
+        return None
+    begins = starts + np.where(covers, len(cursor), len(event))
+    sizes = ends - 2 - begins
+    values = gather(words, begins[~covers], sizes[~covers], pa.binary())
+    cursors = gather(words, begins[covers], sizes[covers], pa.string())
+    covered = np.cumsum(~covers, dtype=np.int64)[covers]
+    return Lines(values, cursors, covered, next_line[covers], pa.nulls(len(values), pa.string()))
 
 
 @lru_cache

@@ -169,6 +169,39 @@ def test_strings_are_text_and_base64_is_bytes(parse: Parse) -> None:
     assert events(parse(block, Dialect.V2A)) == [b"plain", 'q"é😀\n/'.encode(), b"", b"\xff\xfe", b"\0\1\2", b"//4="]
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"event":"a longer text"}', b"a longer text"),
+        ('{"event":"a text, kött"}'.encode(), "a text, kött".encode()),
+        (rb'{"event":"a \"text\""}', b'a "text"'),
+        (b'{"event":"text","key":"k"}', b"text"),
+        (b'{"event":""}', b""),
+        (b'{"event":{"a":"b"}}', b'{"a":"b"}'),
+    ],
+)
+def test_texts_among_plain_texts(parse: Parse, line: bytes, expected: bytes) -> None:
+    block = b'{"event":"plain text"}\n' * 3 + b'{"cursor":"c"}\r\n' + line + b'\n{"cursor":"d"}'
+    lines = parse(block, Dialect.V2A)
+    assert events(lines) == [b"plain text"] * 3 + [expected]
+    assert (lines.cursors.to_pylist(), lines.covered.tolist()) == (["c", "d"], [3, 4])
+    assert lines.ends.tolist() == [block.index(b"\r\n") + 2, len(block)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b'{"event":"a"b"c"}', b'{"event":"}'],
+        [b'{"event":"abc\rdef"}'],
+        [b'{"event":"abc\x01"}'],
+        [b'{"event":"ab\xff"}'],
+    ],
+)
+def test_texts_that_are_none_among_plain_texts(parse: Parse, lines: list[bytes]) -> None:
+    with pytest.raises(RemoteProtocolError, match="line 2 of the response"):
+        parse(b"\n".join([b'{"event":"plain text"}', *lines, b'{"cursor":"c"}']), Dialect.V2A)
+
+
 def test_keys_are_our_servers_extension(parse: Parse) -> None:
     block = b'{"key":"k1","event":{}}\n{"event":{}}\n{"key":null,"event":{}}\n'
     block += b'{"event":{},"key":"a\\"b"}\n{"key":5,"event":{}}\n'
