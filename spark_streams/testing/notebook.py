@@ -9,15 +9,12 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
 import spark_streams
 from spark_streams.testing.log_process import SETTINGS, LogProcess
 from spark_streams.testing.spark_session import spark_until
-
-if TYPE_CHECKING:
-    pass
 
 VOLUME: Final = "/Volumes/main/default/spark_streams"
 SCOPE: Final = "spark-streams"

@@ -88,7 +88,7 @@ def _lines(items: Iterable[object], room: int) -> list[str]:
     return lines
 
 
-_WINDOW_S: Final = 10.0
+_SPEED_PERIOD_S: Final = 10.0
 """The rate is that of the last seconds."""
 _SHOWN_STEPS: Final = 20
 """Number of steps of the total at which the bar is always drawn; else it is drawn ten times a second."""
@@ -115,7 +115,7 @@ class EventBar:
             *(() if total is None else (TimeRemainingColumn(), TextColumn("left"))),
             console=console,
             disable=hidden or not console.is_terminal,
-            speed_estimate_period=_WINDOW_S,
+            speed_estimate_period=_SPEED_PERIOD_S,
         )
         self._in_events = in_events
         self._total = total

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import check_packages
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
 from spark_streams.server.http.config import HttpConfig
-
-if TYPE_CHECKING:
-    pass
 
 
 class HttpDoor(TcpDoor):
