@@ -178,8 +178,8 @@ class Peer:
             secret = b"\0" + self.user.encode() + b"\0" + self.password.encode()
         return self.ask(SASL_AUTHENTICATE, text(mechanism) + data(secret))
 
-    def tune(self, frame_max: int = 1 << 20, heartbeat_s: int = 60) -> Frame:
-        """Wait for the broker's Tune and answer it; return the broker's."""
+    def tune(self, frame_max: int = 1 << 20, heartbeat_s: int = 0) -> Frame:
+        """Wait for the broker's Tune, answer it, and return it; no heartbeats by default: nobody here sends them."""
         frame = self.expect(TUNE)
         self.send(TUNE | RESPONSE, struct.pack(">II", frame_max, heartbeat_s))
         return frame

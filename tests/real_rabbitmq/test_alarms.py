@@ -83,7 +83,8 @@ def publishing(own: Broker, node: Own, stream: str) -> Iterator[TaskPublisher]:
         publisher._outgoing.wait(0)
         assert held(own, stream) == BODIES[:1_024], "rows go in windows"
         with node.alarm():
-            query_sequences(publisher._connection, [stream], "any")  # the last thing that it reads of this connection
+            # It is the last thing that the broker reads of this connection.
+            query_sequences(publisher._outgoing.connection, [stream], "any")
             yield publisher
     finally:
         publisher.close()
