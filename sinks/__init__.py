@@ -1,1 +1,1 @@
-"""The sinks of the formats, one module each: they encode rows and send them over one connection a task."""
+"""The sinks of the formats, one module each: they encode rows and send them over one connection per task."""

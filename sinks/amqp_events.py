@@ -252,10 +252,10 @@ class AmqpOutlet:
 
 
 def _check_addressable(columns: Mapping[str, pa.Array], label: Label) -> None:
-    """Check that rows leave property ``to`` to us, where RabbitMQ takes the routing key from.
+    """Check that rows do not set property ``to``, from which RabbitMQ takes the routing key.
 
     Raises:
-        SchemaError: one does not.
+        SchemaError: a row sets it.
     """
     properties, whole = columns.get("properties"), columns.get("message")
     taken = None

@@ -69,12 +69,12 @@ class Endpoint:
         others: the further hosts of a url that lists several; all have the same credentials, TLS and virtual host.
         advertised: nodes that the peer has named; the client tries them when none of the url's hosts answers.
         is_advertised: whether the peer, and no url, has named this host.
-        load_balancer: whether the url names a load balancer, which leads to another node of the peer each time. The
-            client then connects through it only, and never to the nodes' own addresses.
+        load_balancer: whether the url names a load balancer, where each connection may reach another node. The client
+            then connects through it only, and never to the nodes' own addresses.
         option: the option that names the peer, for messages.
         transport: the carrier of the protocol's bytes: ``tcp``, or ``websocket`` on top of it.
-        via: a gateway that connections go to in place of the host, whose name the peer is still called by in the
-            protocol; None for none.
+        via: a gateway that connections go to in place of the host, while the protocol still names the host; None
+            without a gateway.
     """
 
     scheme: str
@@ -97,7 +97,7 @@ class Endpoint:
 
     @property
     def protocol(self) -> Protocol:
-        """The entry that has its scheme."""
+        """The entry of ``PROTOCOLS`` that has the endpoint's scheme."""
         found = protocol_of(self.scheme)
         assert found is not None, "clients take the schemes of the protocols only"
         return found
@@ -165,7 +165,7 @@ class Endpoint:
         return replace(self, port=port, others=others)
 
     def reached(self, transport: Literal["tcp", "websocket"], via: Node | None) -> Endpoint:
-        """Return this endpoint with another way to it."""
+        """Return this endpoint with another transport and gateway."""
         return replace(self, transport=transport, via=via)
 
     def with_tls(self, tls: Tls | None) -> Endpoint:
@@ -180,7 +180,7 @@ class Endpoint:
         """Return the endpoint of one node, with this one's scheme, credentials and TLS.
 
         Args:
-            node: its host and port.
+            node: the node's host and port.
             is_advertised: whether the peer, and not the user, has named the node.
         """
         return replace(self, host=node[0], port=node[1], others=(), advertised=(), is_advertised=is_advertised)

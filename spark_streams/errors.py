@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 MOST_OF_A_MESSAGE: Final = 4_000
-"""Characters of a message that holds our words and a peer's."""
+"""The most characters of a message that holds our words and a peer's."""
 
 
 class SparkStreamsError(Exception):
@@ -83,8 +83,8 @@ class SparkStreamsError(Exception):
         retriable: whether trying again can help.
         costly: whether one more try is enough to see that it was no accident: the operation used up its whole timeout,
             or the same bytes were damaged again.
-        given_up: whether all allowed retries were used, which may be none: a caller further up does not start them
-            again.
+        given_up: whether all allowed retries, of which there may be none, were used: a caller further up then does not
+            retry again.
         retry_after_s: how many seconds the peer wants us to pause before the next try; None when it named no pause.
     """
 
@@ -111,7 +111,7 @@ class OptionError(SparkStreamsError, ValueError):
 
 
 class PackageMissing(SparkStreamsError, ImportError):
-    """A package that only a part of this one needs is not installed; the text names it, and the remedy."""
+    """A package that only a part of this one needs is not installed; the text names the package and the remedy."""
 
 
 class SchemaError(SparkStreamsError, ValueError):
@@ -152,7 +152,7 @@ class RemoteProtocolError(ProtocolError):
     """The peer broke the protocol, or sent bytes that cannot be decoded; the connection is of no further use.
 
     Args:
-        message: what was wrong, with words of the peer in it: secrets are hidden in all of it.
+        message: what was wrong; it may quote the peer, so secrets are hidden in all of it.
     """
 
     def __init__(self, message: str) -> None:
@@ -199,7 +199,7 @@ class PeerError(SparkStreamsError):
     """The peer answered with an error condition.
 
     Args:
-        condition: the peer's own name for it, such as ``amqp:not-found``.
+        condition: the peer's own name for the error, such as ``amqp:not-found``.
         description: the peer's words, with or without words of ours around them.
         context: what we were doing, such as ``attach 'orders'``.
     """
@@ -344,8 +344,8 @@ class NameTaken(StreamExists):
     Args:
         name: the name.
         what: the stream, or the partition of one, that would get the name.
-        other_name: the name of the other one, which a door would show as the same.
-        other: the stream or partition that has it.
+        other_name: the existing name that a door would show as the same.
+        other: the stream or partition that has ``other_name``.
         advice: what to do.
     """
 

@@ -2,19 +2,20 @@
 
 A query makes Spark start a Python process for each kind of step: looking up formats, making the source, planning,
 tasks, committing. Each imports PySpark and PyArrow, which takes most of the time of a query's start. Here the first of
-them forks a *server* that imports these once. Each of them then hands its arguments, module path, environment, folder
-and standard streams to the server, which forks the process that does the work, and *stands in* for it: it passes
-signals on, ends when that one ends, with its status, and that one ends when it is killed. Without a server, or when one
-refuses, the process does the work itself, as without this module.
+them forks a *server* that imports these once. Every process that Spark starts then hands its arguments, module path,
+environment, folder and standard streams to the server. The server forks the process that does the work, and Spark's
+process *stands in* for the forked one: it passes signals on to it, and ends when it ends, with the same status; the
+forked process is killed when its stand-in is killed. Without a server, or when the server refuses, Spark's process does
+the work itself, as without this module.
 
-A server serves the children of one process (the JVM), with one Python, one module path and one environment, and ends
-with it, or with the last process that it has forked once a file that it has loaded is no longer the same: the next
-process then forks a new server. A JVM has ``_SERVERS`` at most. Nobody but the same user of the same machine gets an
-answer.
+A server serves the children of one process (the JVM) that have the same Python, module path and environment. Once the
+JVM has ended, or a file that the server has loaded has changed, it forks no more, and ends with the last process that
+it has forked; after a change, the next process forks a new server. A JVM has at most ``_SERVERS``. A server answers
+only the same user of the same machine.
 
-One thing differs for the code in such a process: PySpark, NumPy, PyArrow and the common modules of our formats are
-there before it begins, loaded with ``OMP_NUM_THREADS=1``, as Spark gives tasks of one core. ``ps`` shows the server's
-command line. docs/spark-upstream.md has the time that it saves, ADR 45 the reasons why it is safe to fork these
+One thing differs for the code in a forked process: PySpark, NumPy, PyArrow and the common modules of our formats are
+loaded before it begins, with ``OMP_NUM_THREADS=1``, which is what Spark sets for tasks of one core. ``ps`` shows the
+server's command line. docs/spark-upstream.md says how much time this saves, and ADR 45 why it is safe to fork these
 libraries. Linux only.
 """
 
@@ -42,17 +43,17 @@ _EACH_PROCESS: Final = (
     *("SPARK_", "PYTHON_DAEMON_", "PYTHON_FAULTHANDLER_", "PYTHON_UDF_", "PYTHON_UNIX_", "PYTHON_WORKER_"),
     *(THREADS, "PYTHONPATH"),
 )
-"""Variables that Spark sets otherwise for each process, and that nothing preloaded reads when it is imported.
+"""Prefixes of variables that Spark sets differently for each process, and that no preloaded module reads at import.
 
-Those of threads are compared by themselves, and the module path as Python has it.
+``THREADS`` is checked separately, and ``PYTHONPATH`` is compared as ``sys.path``.
 """
 _READ_AT_IMPORT: Final = ("SPARK_TESTING",)
 _NUMBER: Final = struct.Struct("=i")
 _CREDENTIALS: Final = struct.Struct("=3i")
 _SERVERS: Final = 2
-"""Servers of one JVM, each with some 100 MB: those that only wait for the end of their processes count, too."""
+"""The most servers of one JVM, of some 100 MB each; those that only wait for the end of their processes count, too."""
 _REQUEST_BYTES: Final = 1 << 17
-"""Linux takes a message of some 200 kB; a process with an environment of that size runs by itself."""
+"""The most bytes of a request, as Linux takes some 200 kB. A process whose request is longer does its work itself."""
 _WHOLE: Final = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
 """Sockets whose messages come whole or not at all: nobody waits for the rest of a request."""
 
@@ -74,9 +75,9 @@ class Program(NamedTuple):
 
 
 def forked(program: Program) -> Program:
-    """Return in the process that is to run a program: one that a server has forked, or this one where there is none.
+    """Return in the process that is to run a program: the one that a server has forked, or this one without a server.
 
-    Where a server has forked one, this process stands in for it and does not return.
+    Where a server has forked a process, this one stands in for it and does not return.
 
     Args:
         program: the program that this process was started with.
@@ -90,8 +91,8 @@ def forked(program: Program) -> Program:
     ways: list[tuple[Callable[[bytes], socket.socket | _Server | None], int]]
     ways = [(_connect, number) for number in range(_SERVERS)]
     if program.arguments[1:2] != list(_TASKS):
-        # An executor has one daemon only, that of its tasks: a server would save nothing there. A process that begins
-        # one may find that another was faster.
+        # An executor has only one daemon, that of its tasks, so a server would save nothing there. After _begin,
+        # _connect reaches the server of another process that was faster.
         ways += [(way, number) for number in range(_SERVERS) for way in (_begin, _connect)]
     key = _key(program)
     request = marshal.dumps((key, *program))
@@ -101,7 +102,7 @@ def forked(program: Program) -> Program:
         try:
             address = _address(number)
             reached = way(address)
-        except OSError:  # no pidfd, no socket, no memory for another process: nothing was begun
+        except OSError:  # no pidfd, no socket, no memory for another process: none was forked
             continue
         if isinstance(reached, _Server):
             return _serve(reached, address, key)
@@ -114,7 +115,7 @@ def forked(program: Program) -> Program:
 
 
 def _is_served(program: Program) -> bool:
-    """Whether the preloaded modules are for this program, and it would load them in the same way."""
+    """Whether this program needs the preloaded modules, and would load them in the same way."""
     if program.environment.get(THREADS, "1") != "1":
         return False
     module, *rest = program.arguments
@@ -127,7 +128,7 @@ def _address(number: int) -> bytes:
     """Return the abstract address of one of the servers of this process's parent."""
     parent = os.getppid()
     with open(f"/proc/{parent}/stat", "rb") as stat:
-        started = stat.read().rpartition(b")")[2].split()[19]  # proc(5): field 22; a pid is used again, with another
+        started = stat.read().rpartition(b")")[2].split()[19]  # proc(5): field 22, the start time, as pids are reused
     return b"\0spark-streams-python/%d/%s/%d" % (parent, started, number)
 
 
@@ -145,7 +146,7 @@ def _key(program: Program) -> bytes:
 
 
 def _is_trusted(connection: socket.socket) -> bool:
-    """Whether the other end is the same user's, on this machine (in a container: in the same one)."""
+    """Whether the process at the other end is the same user's, and on this machine, or in the same container."""
     pid, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return bool(pid) and user == os.getuid()
 
@@ -161,7 +162,7 @@ def _connect(address: bytes) -> socket.socket | None:
 
 
 def _begin(_address: bytes) -> socket.socket | _Server:
-    """Fork a server, and return the connection to it; in the forked process, the server's state."""
+    """Fork a server, and return the connection to it; in the forked process, return the server's state."""
     parent = os.pidfd_open(os.getppid())
     asks, asked = socket.socketpair(*_WHOLE)
     if os.fork() == 0:
@@ -173,7 +174,7 @@ def _begin(_address: bytes) -> socket.socket | _Server:
 
 
 def _ask(connection: socket.socket, request: bytes) -> int | None:
-    """Ask the server for a process and return its id; None where the server refused or ended: no process was made."""
+    """Ask the server for a process and return its id; None, without a process, where the server refused or ended."""
     try:
         socket.send_fds(connection, [request], [0, 1, 2])
         return _number(connection)
@@ -182,19 +183,19 @@ def _ask(connection: socket.socket, request: bytes) -> int | None:
 
 
 def _number(connection: socket.socket) -> int:
-    """Return the server's next word.
+    """Return the next number that the server sends.
 
     Raises:
-        struct.error: it has ended, or sends no more.
+        struct.error: the server has ended, or sends no more.
     """
     return int(_NUMBER.unpack(connection.recv(_NUMBER.size))[0])
 
 
 def _stand_in(connection: socket.socket, pid: int) -> int:
-    """Wait for the end of a forked process, pass on the signals that this one gets, and return its status."""
+    """Wait for the end of a forked process, pass this process's signals on to it, and return its exit status."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _frame: _send(pid, got))
-    # Servers of its own that came too late have ended, or will at once: none stays as a zombie.
+    # Servers that this process forked too late have ended, or will end at once; none may stay as a zombie.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -210,7 +211,7 @@ def _stand_in(connection: socket.socket, pid: int) -> int:
 
 
 def _leave(*streams: int) -> None:
-    """Close the standard streams: a copy of a pipe's end would hide that the other process has closed its own."""
+    """Redirect standard streams to nowhere: a copy of a pipe's end would hide that the other process closed its own."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in streams:
         os.dup2(nowhere, stream)
@@ -227,9 +228,9 @@ class _Server:
 
     Attributes:
         parent: a descriptor of the process whose children it serves.
-        asking: connections whose request has not come.
-        forked: each process's id, and the connection of its stand-in.
-        ending: whether it ends with the last of these, and forks no more.
+        asking: connections whose request has not come yet.
+        forked: each forked process's id to the connection of its stand-in.
+        ending: whether the server forks no more, and ends with the last forked process.
     """
 
     def __init__(self, parent: int, asked: socket.socket) -> None:
@@ -241,7 +242,7 @@ class _Server:
         self.ended, self.wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Close all that belongs to the server alone, in a process that it has forked."""
+        """Close, in a process that the server has forked, all that belongs to the server alone."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for connection in (self.listener, *self.asking, *self.forked.values()):
@@ -250,7 +251,7 @@ class _Server:
             os.close(descriptor)
 
     def end(self) -> None:
-        """Fork no more. While there are forked processes the address stays taken, as this is one of so many servers."""
+        """Fork no more; keep the address while there are forked processes, as the server counts (``_SERVERS``)."""
         self.ending = True
         if not self.forked:
             self.listener.close()
@@ -280,7 +281,7 @@ class _Server:
 
 
 def _serve(server: _Server, address: bytes, key: bytes) -> Program:
-    """Serve requests until the parent has ended; return in each forked process, with its program."""
+    """Serve requests, and end this process after the last; return only in each forked process, with its program."""
     try:
         program = _next_program(server, address, key)
     except BaseException:  # after any error, this process must not go on as the one that it was forked from
@@ -338,7 +339,7 @@ def _answer(server: _Server, connection: socket.socket, key: bytes, loaded: dict
         if server.ending or has_changed(loaded):
             server.end()
             raise EOFError
-        # The request of another version is not read: its files are not those that were loaded.
+        # No request of another version gets here: its files are not those that were loaded.
         asked, *what = marshal.loads(content)
         if asked != key:
             raise EOFError
@@ -349,7 +350,7 @@ def _answer(server: _Server, connection: socket.socket, key: bytes, loaded: dict
                 connection.close()
                 server.close()
                 _become(program, streams)
-            except OSError as error:  # these errors are not for the server to handle, as those below are
+            except OSError as error:  # not one of the server's own errors, which are handled below
                 raise RuntimeError(f"cannot run {program.arguments} in {program.folder}") from error
             reseed()
             if program.arguments[0] == _DAEMON:
@@ -357,7 +358,7 @@ def _answer(server: _Server, connection: socket.socket, key: bytes, loaded: dict
             return program
         server.forked[pid] = connection
         connection.sendall(_NUMBER.pack(pid))
-    except (EOFError, OSError):  # refused, or the client is gone, or there is no room: the client runs by itself
+    except (EOFError, OSError):  # refused, the client is gone, or there is no room: the client does its work itself
         if connection not in server.forked.values():
             connection.close()
     finally:

@@ -25,7 +25,7 @@ _ISO: Final = re.compile(
 sign (ISO 8601 section 4.3.2)."""
 _EPOCH: Final = date(1970, 1, 1)
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-"""After so many years, and days, the calendar repeats itself, with its weeks; date has 24 of these cycles."""
+"""Years, and days, after which the calendar repeats itself, weeks included; ``date`` covers 24 of these cycles."""
 _YEAR: Final = re.compile(r"(-?)(\d+)")
 
 
@@ -37,7 +37,7 @@ def read_instant(text: str) -> int:
             finer than a millisecond is rounded up, as the user wants the first event not earlier than it.
 
     Raises:
-        ValueError: it is no instant, or outside int64; the text says what was expected.
+        ValueError: the text is no instant, or outside int64; the message says what was expected.
     """
     text = text.strip()
     if _MS.fullmatch(text):
@@ -55,10 +55,10 @@ def read_instant(text: str) -> int:
 
 
 def read_iso(text: str) -> tuple[int, str]:
-    """Return an instant of ISO 8601, UTC when it says no offset: seconds since the epoch, and the digits of a fraction.
+    """Return an instant of ISO 8601, UTC when it says no offset: seconds since the epoch, and the fraction's digits.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no instant of ISO 8601.
     """
     match = _ISO.fullmatch(text)
     if match is None:
@@ -88,7 +88,7 @@ def bounded(ms: int) -> int:
     """Return milliseconds that fit a timestamp.
 
     Raises:
-        ValueError: they do not.
+        ValueError: they do not fit.
     """
     if not MIN_TIMESTAMP_MS <= ms <= MAX_TIMESTAMP_MS:
         raise ValueError(f"{ms} is outside int64 milliseconds")
@@ -98,17 +98,17 @@ def bounded(ms: int) -> int:
 def iso_instants(micros: NDArray[np.int64]) -> list[str]:
     """Return instants in microseconds since the epoch as ISO 8601 in UTC without the zone, with six digits of a second.
 
-    Arrow, and Python's datetime, have no text for many of them. A year of more than four digits has its sign, as one
-    before year 0 (ISO 8601 section 4.3.2).
+    Arrow and Python's datetime cannot write many of them. A year of more than four digits has a sign, and so has a year
+    before 0 (ISO 8601 section 4.3.2).
     """
-    # Not of microseconds: the lowest of them is "not a time" to NumPy.
+    # In seconds, because the lowest int64 of microseconds is "not a time" to NumPy.
     seconds, rest = np.divmod(micros, 1_000_000)
     texts = _with_signs(seconds.view("datetime64[s]"))
     return [f"{text}.{fraction:06d}" for text, fraction in zip(texts, rest.tolist(), strict=True)]
 
 
 def iso_dates(days: NDArray[np.int64]) -> list[str]:
-    """Return days since the epoch as ISO 8601, with the sign of a year as ``iso_instants``."""
+    """Return days since the epoch as ISO 8601, with signs of years as in ``iso_instants``."""
     return _with_signs(days.view("datetime64[D]"))
 
 

@@ -20,7 +20,7 @@ MAX_OFFSET: Final = 2**63 - 1
 """The largest offset that Spark's BIGINT, and so any arithmetic on it, can hold; brokers count to 2^64-1."""
 _GROUP: Final = 10_000
 _WORDS: Final = np.frombuffer("".join(f"{n:04d}" for n in range(_GROUP)).encode(), np.uint32)
-"""The four digits of every number below 10,000, as one number in this machine's order of bytes."""
+"""The four ASCII digits of every number below 10,000, as one uint32 in this machine's byte order."""
 
 
 def format_offset(number: int) -> str:
@@ -49,18 +49,18 @@ def offset_number(text: str) -> int:
 
 
 def start_hint(text: str) -> str:
-    """Return the advice for a text that means a start elsewhere; empty for any other text."""
+    """Return advice about the text ``-1``, which other clients take for a start; empty for any other text."""
     elsewhere = "; '-1' is the beginning in Event Hubs' clients, and the end in Kafka's: say 'earliest' or 'latest'"
     return elsewhere if text.strip() == "-1" else ""
 
 
 def first_wanted(start: Position) -> int | None:
-    """Return the first offset of a range that starts there; None for a position that names none, such as earliest."""
+    """Return the first offset of a range that starts at a position; None if the position has no offset (earliest)."""
     return offset_number(start.offset) + isinstance(start, After) if isinstance(start, (At, After)) else None
 
 
 def next_message(start: Position) -> str:
-    """Return the place of the first message from a position on, for messages; numbers without one may lie before it."""
+    """Describe the first message from a position on, for error messages; offsets without a message may precede it."""
     number = first_wanted(start)
     return "its first message" if number is None else f"the message at offset '{format_offset(number)}' or the next"
 
@@ -78,7 +78,7 @@ def offset_digits(offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _write_run(words: NDArray[np.uint32], first: int) -> None:
-    """Write numbers that follow one another: their last four digits are a part of the table, others rarely change."""
+    """Write consecutive numbers: their last four digits are a slice of ``_WORDS``, and the others rarely change."""
     at, count = 0, len(words)
     while at < count:
         head, low = divmod(first + at, _GROUP)
@@ -121,7 +121,7 @@ def equal_range(text: str) -> tuple[int, int]:
     number = int(digits.ljust(OFFSET_DIGITS, "0"))
     if len(text) == len(digits) == OFFSET_DIGITS:
         return number, number + 1
-    # A text that ends within the digits, or has a character below '0' next, precedes the numbers that share them.
+    # A text that ends within the digits, or goes on with a character below '0', precedes all numbers with its digits.
     if len(text) > len(digits) and (len(digits) == OFFSET_DIGITS or text[len(digits)] > "9"):
         number += 10 ** (OFFSET_DIGITS - len(digits))
     return number, number

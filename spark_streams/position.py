@@ -1,4 +1,4 @@
-"""Defines positions, where reading starts and stops, and checkpoints, which store them; reads them from a progress.
+"""Defines positions (where reading starts and stops) and checkpoints (which store them), and reads a query's progress.
 
 ::
 
@@ -169,7 +169,7 @@ class Checkpoint:
         incarnation: the identity that the peer gives this creation of the log, or None where it gives none; another
             identity under the same name means that the log was deleted and created again.
         log_identity: partition identifier to the peer's answer about the event at its position, for peers that give no
-            incarnation; another answer later means that the partition was deleted and created again.
+            incarnation; a different answer later means that the partition was deleted and created again.
         dialect: the dialect of the peer, where the format has several; None where that is not known.
     """
 
@@ -224,8 +224,8 @@ class Checkpoint:
 def progress_offset(offset: object) -> dict[str, Any] | None:
     """Return an offset of a ``SourceProgress`` as a dict, or None if it is not one of ours.
 
-    Spark gives it as JSON or as a dict; 4.0 and 4.1 give ``query.lastProgress``, and on Spark Connect listeners too,
-    Python's ``repr`` of the dict.
+    Spark gives it as JSON or as a dict. Spark 4.0 and 4.1 give Python's ``repr`` of the dict in ``query.lastProgress``,
+    and on Spark Connect to listeners too.
     """
     value = offset
     if isinstance(offset, str) and offset.startswith("{"):

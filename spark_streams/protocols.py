@@ -20,17 +20,15 @@ from spark_streams.errors import PackageMissing
 class DoorEntry:
     """A door of the log.
 
-    A class has the form ``package.module:Class``.
-
     Args:
         name: its name in the settings, as an option of ``spark-streams log serve``, and in its line of JSON.
         scheme: the scheme of the urls where it listens.
-        tls_scheme: the same with TLS.
-        config: its ``DoorConfig``, as ``package.module:Class``; empty where the server has no door for a protocol.
-        door: its ``Door``; empty where the server has none.
+        tls_scheme: the scheme of these urls with TLS.
+        config: its ``DoorConfig``, as ``package.module:Class``; empty where the server has no door for the protocol.
+        door: its ``Door``, as ``package.module:Class``; empty where the server has none.
         title: its name for people.
         format: the name of the format in Spark that reads and writes through it; None for a door through which programs
-            cannot reach streams: a command that names no other door opens all of them.
+            cannot reach streams. A command that names only such doors opens all doors.
         url_option: the option of this format that says where the door is.
     """
 
@@ -54,8 +52,8 @@ class Protocol(DoorEntry):
         tls_port: the port of a TLS url that names none.
         path: the part that may follow the host in a url: nothing, a virtual host, or any path and query, which is then
             the stream's address.
-        source: its ``DataSource``.
-        peer: the ``spark_streams.cli.peers.peer.Peer`` that the command line reads and writes with.
+        source: its ``DataSource``, as ``package.module:Class``.
+        peer: the ``spark_streams.cli.peers.peer.Peer`` that the command line reads and writes with, in the same form.
         address: how the command line's help writes a url with its stream; one or more lines.
         stream_option: the option that names the stream where the url does not.
         partitioned_option: the option that names a stream with several partitions; None for ``stream_option``.
@@ -90,7 +88,7 @@ PROTOCOLS: Final = {
             format="amqp-events",
             scheme="amqp",
             tls_scheme="amqps",
-            port=5672,  # IANA, as those of HTTP
+            port=5672,  # assigned by IANA, as are the ports of HTTP
             tls_port=5671,
             source="spark_streams.sources.amqp_events:AmqpEventsDataSource",
             peer="spark_streams.cli.peers.log_peers:AmqpPeer",
@@ -159,7 +157,7 @@ FURTHER_DOORS: Final = (
         title="log's window, a page for people with figures for monitoring,",
     ),
 )
-"""Doors to the log that speak another protocol's dialect, and its window for people."""
+"""Doors of the log that speak a dialect of one of the protocols, and the log's window for people."""
 
 
 def protocol_of(scheme: str) -> Protocol | None:

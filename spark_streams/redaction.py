@@ -1,7 +1,7 @@
 """Makes a peer's words fit for a message or a log line: on one line, cut, and without our secrets.
 
 A peer may echo what it received: an error page with the request's headers, a reason with the user's name and password.
-So a process remembers every secret when it sends it, and searches all words of peers for it, in these forms:
+So a process remembers every secret that it sends, and searches all words of peers for that secret in these forms:
 
 * as it is, percent-encoded, or escaped as in JSON and by Python's ``repr``; also with its bytes decoded as Latin-1;
 * with its user as base64, as in HTTP's basic authentication and SASL PLAIN.
@@ -11,14 +11,14 @@ The length of a secret decides where it is found:
 =================  =============================================================================================
 its characters     it is found
 =================  =============================================================================================
-8 and more         anywhere, within words too, whatever their case; and its beginning, from 12 characters on, as
-                   peers cut what they quote
+8 and more         anywhere, within words too, in any case; so is its beginning of 12 characters or more, as peers
+                   cut what they quote
 4 to 7             as a word of its own, between blanks and signs: ``test`` is not found in ``latest``
-1 to 3             in the form that was sent only: after ``Bearer``, in ``user:password``, in base64 of that
+1 to 3             only in the form that was sent: after ``Bearer``, in ``user:password``, in base64 of that
 =================  =============================================================================================
 
-A password that equals the user's name, such as guest's, is not hidden. A secret that a peer changes in another way,
-for example reverses, or encodes together with more than its user, is not found.
+A password that equals the user's name, such as guest's, is not hidden. A secret that a peer changes in another way is
+not found, for example one that it reverses, or encodes together with more than the user's name.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 MOST: Final = 1_000
-"""Characters of a peer's words that a message has."""
+"""The most characters of a peer's words in a message."""
 SEARCHED: Final = 16 << 10
-"""Characters of a text that are searched; the rest of the text is dropped."""
+"""The most characters of a text that are searched; the rest of the text is dropped."""
 REMEMBERED: Final = 1_000
-"""Secrets that a process keeps, the last ones that it sent: rotated ones too, as a peer may answer late."""
+"""How many secrets a process remembers, the last ones that it sent; rotated ones too, as a peer may answer late."""
 ANYWHERE: Final = 8
 ALONE: Final = 4
 BEGINNING: Final = 12
 
 UNSURE: Final = 6 * BEGINNING
-"""Characters at the end of a cut text that may be a part of a secret too short to find; an escape has up to six."""
+"""Characters at the end of a cut text that may be a part of a secret too short to find; one escape has up to six."""
 
 _MASK: Final = "***"
 _HIDDEN: Final = "\uffff"
-"""A character that is hidden; no text has it, as it is none of Unicode's."""
+"""Stands for a hidden character; no text has it, as Unicode assigns no character to it."""
 _PERCENT: Final = r"%[0-9a-fA-F]{2}"
 _BACKSLASH: Final = r"(?:\\u[0-9a-fA-F]{4})+|\\U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[^uUx]"
 _ESCAPES: Final = tuple(re.compile(f"({each})", re.DOTALL) for each in (_PERCENT, rf"{_PERCENT}|\+", _BACKSLASH))
-"""Each kind of escape alone, as an escape of one kind may be part of the secret in another."""
+"""The kinds of escapes, each resolved alone: what looks like an escape of one kind may be part of the secret itself."""
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -59,7 +59,7 @@ class _Forms(NamedTuple):
 
     Args:
         anywhere: texts that are found within words too, in lower case.
-        alone: patterns of those that count only as words of their own.
+        alone: patterns of texts that count only as words of their own.
     """
 
     anywhere: tuple[str, ...]
@@ -67,7 +67,7 @@ class _Forms(NamedTuple):
 
 
 _sent: Final[dict[tuple[str, str | None], _Forms]] = {}
-"""The forms of each secret, with its user, that this process has sent; the last one sent is the last."""
+"""The forms of each secret that this process has sent, by secret and user; the last one sent is the last."""
 _lock: Final = threading.Lock()
 
 
@@ -88,7 +88,7 @@ def remember(secret: str, username: str | None = None) -> None:
 
 
 def safe_text(text: str, most: int = MOST) -> str:
-    """Return a peer's words as ``one_line`` of ``hidden``; see there for the arguments."""
+    """Return a peer's words with secrets hidden, on one line; the arguments are those of ``one_line``."""
     return one_line(hidden(text), most)
 
 
@@ -115,8 +115,8 @@ def hidden(text: str, *, cut: bool = False) -> str:
 
     Args:
         text: a peer's words; only the first ``SEARCHED`` characters are kept.
-        cut: whether the text was cut, so that its end may be the beginning of a secret: the last ``UNSURE`` characters
-            are masked then.
+        cut: whether the text was cut, so that its end may be the beginning of a secret: then the last ``UNSURE``
+            characters are masked.
     """
     with _lock:
         sent = list(_sent.values())
@@ -152,7 +152,7 @@ def _places(text: str, spans: list[tuple[int, int]], sent: list[_Forms]) -> Iter
     """Yield where secrets begin and end in the text as the peer sent it.
 
     Args:
-        text: that text, or the same without escapes.
+        text: the text as the peer sent it, or with its escapes resolved.
         spans: where each of its characters begins and ends in the peer's text.
         sent: the forms of the secrets.
     """
@@ -170,7 +170,7 @@ def _places(text: str, spans: list[tuple[int, int]], sent: list[_Forms]) -> Iter
 
 
 def _unescaped(text: str, escape: re.Pattern[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Return a text with its escapes resolved, and where each character of it begins and ends in the text."""
+    """Return a text with its escapes resolved, and where each character of the result begins and ends in the text."""
     characters, spans, at = "", list[tuple[int, int]](), 0
     for number, part in enumerate(escape.split(text)):
         end = at + len(part)
@@ -186,10 +186,10 @@ def _unescaped(text: str, escape: re.Pattern[str]) -> tuple[str, list[tuple[int,
 
 
 def _meant(escape: str) -> str:
-    """Return the characters that an escape stands for; a byte is taken for Latin-1, as a form of each secret is."""
+    """Return the characters that an escape stands for; a byte is read as Latin-1, like one form of each secret."""
     if escape[0] == "%":
         return chr(int(escape[1:], 16))
-    if escape[0] == "+":  # in a query
+    if escape[0] == "+":  # a blank in a query
         return " "
     if escape[1] in "uUx":
         units = codecs.decode(escape, "unicode_escape").encode("utf-16", "surrogatepass")

@@ -1,8 +1,8 @@
 """Defines the row that all three formats read and write, as an Arrow schema.
 
-The first six columns are the same in all formats, so that a query can union streams of different brokers; AMQP and
-RabbitMQ rows have the message's sections behind them. A row has ``message``, the whole encoded message, only when the
-user's schema names it.
+The first six columns are the same in all formats, so that a query can union streams of different brokers. Rows of AMQP
+and RabbitMQ go on with the message's sections. A row has ``message``, the whole encoded message, only when the user's
+schema names it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from typing import Final
 from spark_streams.errors import OptionError
 
 MAX_BYTES: Final = 64 << 10
-"""The largest file that is read: a longer one holds no password or token, it is the wrong file."""
+"""The most bytes of a file that is read: a longer file is the wrong one, as no password or token is so long."""
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -35,7 +35,7 @@ class Secret:
 
     __slots__ = ("_value",)
     is_cheap = True
-    """Whether it can be revealed before each use; if not, only a refusal by the peer shows that it has changed."""
+    """Whether each use may reveal the secret anew; if not, only a refusal by the peer shows that it has changed."""
 
     def __init__(self, value: str) -> None:
         self._value = value
@@ -95,7 +95,7 @@ class FreshSecret(Secret, abc.ABC):
         """
 
     def fault(self, text: str) -> OptionError:
-        """Return the error of the option that the source is wrong, for which ``text`` must not hold the secret."""
+        """Return an OptionError about the source; ``text`` says what is wrong, and must not hold the secret."""
         return OptionError(self.option, f"'{self.source}' {text}")
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class FileSecret(FreshSecret):
         if len(content) > MAX_BYTES:
             raise self.fault(f"has more than {MAX_BYTES} bytes: is it the right file")
         try:
-            text = content.decode("utf-8-sig").strip()  # editors of Windows begin a file with a mark
+            text = content.decode("utf-8-sig").strip()  # editors on Windows begin a file with a byte order mark
         except UnicodeDecodeError:
             text = ""
         if not text:
@@ -161,7 +161,7 @@ class CalledSecret(FreshSecret):
             raise self.fault("is no function, expected such as package.module:function")
 
     def reveal(self) -> str:
-        """Import the function and call it, the first time in a copy of this process; see ``FreshSecret.reveal``."""
+        """Import and call the function, the first time in a copy of this process; see ``FreshSecret.reveal``."""
         text = ""
         if self.source not in _TRIED:
             what, text = _called_in_a_copy(self._called)
@@ -187,7 +187,7 @@ class CalledSecret(FreshSecret):
             raise self.fault(todo) from None
         finally:
             if os.getpid() != process:
-                os._exit(_TWICE)  # it forked: no second process may go on here, with the same sockets
+                os._exit(_TWICE)  # the function forked: the child must not go on here with the same sockets
         if not callable(found):
             raise self.fault(f"is a {type(found).__name__}, expected a function")
         if not isinstance(value, str) or not value.strip():
@@ -199,26 +199,27 @@ class CalledSecret(FreshSecret):
 _TRIED: Final[set[str]] = set()
 """The functions that this process, or the one that it was forked from, has tried in a copy."""
 _TRIAL_S: Final = 10
-"""Seconds after which a trial ends that tells nothing: the copy may wait for a lock that another thread had."""
+"""Seconds after which a trial ends without a result: the copy may wait for a lock that another thread held."""
 _ENDING_S: Final = 1.0
-"""Seconds in which a process that the call began may end, such as a command whose output was read to its end."""
+"""Seconds that a process begun by the call has to end, such as a command whose output was read to its end."""
 _ROOM_BYTES: Final = 1 << 20
 _TWICE: Final = 97
-"""The exit code of a process in which a call has returned too, as its function forked."""
+"""The exit code of a second process in which the call returned, because its function forked."""
 _TOLD: Final = struct.Struct("=BI")
-"""How the call ended: 0 it did not, 1 well, 2 it left something; and the number of bytes of the text that follows."""
+"""How the call ended (0: it did not, 1: well, 2: it left a thread or a process), and the bytes of the text after it."""
 
 
 def _called_in_a_copy(call: Callable[[], str]) -> tuple[str, str]:
-    """Make a call in a copy of this process; return its fault, if it did what no call may, else ``""``; and its text.
+    """Make a call in a copy of this process; return what it did that no call may do (else ``""``), and its text.
 
-    Only so a call that ends its process becomes an error; and as the copy has no other threads and no other processes,
-    all that exist afterwards are the call's. The text is empty for a call that fails, has an endless text, or takes too
-    long: making it here shows more. Another text is not requested twice, as a token may be given once.
+    Only in a copy does a call that ends its process become an error. The copy begins without other threads and without
+    child processes, so all that exist afterwards are the call's. The text is empty if the call fails, takes too long or
+    returns too long a text: the caller then calls in this process, whose error says more. Any other text is used as it
+    is, not requested again, as a token may be given only once.
     """
     if sys.platform != "linux":
         return "", ""  # elsewhere, the system's own libraries may end a copy of a process with threads
-    with mmap.mmap(-1, _ROOM_BYTES) as told:  # the bytes that the copy has written remain
+    with mmap.mmap(-1, _ROOM_BYTES) as told:  # what the copy writes remains after its end
         if not (copy := os.fork()):
             try:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -231,7 +232,7 @@ def _called_in_a_copy(call: Callable[[], str]) -> tuple[str, str]:
             finally:
                 os._exit(0)
         status = 0
-        with contextlib.suppress(ChildProcessError):  # this process does not learn how others end (SIG_IGN)
+        with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the system reports no status
             status = os.waitpid(copy, 0)[1]
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
             return "", ""
@@ -241,9 +242,9 @@ def _called_in_a_copy(call: Callable[[], str]) -> tuple[str, str]:
 
 
 def _is_left() -> bool:
-    """Return whether this copy has another thread, or a process that does not end or was to go on as this one."""
+    """Return whether the call left a thread, a process that does not end, or a process in which it returned too."""
     until = time.monotonic() + _ENDING_S
-    with contextlib.suppress(ChildProcessError):  # there is none, or none any more
+    with contextlib.suppress(ChildProcessError):  # no child process is left
         while time.monotonic() < until:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _TWICE:

@@ -13,7 +13,7 @@ __all__ = ["main", "run"]
 
 
 def run() -> None:
-    """Run the command as a process of its own, which ends with it."""
+    """Run the command as a process of its own, which ends with the command."""
     try:
         check_packages("the command spark-streams")
     except PackageMissing as fault:
@@ -24,7 +24,7 @@ def run() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``main``, which click made, and which is imported when it is used: the base package has no click."""
+    """Return ``main``, click's command, which is imported only when it is used: the base package has no click."""
     if name != "main":
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from spark_streams.cli.command import main

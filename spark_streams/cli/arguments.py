@@ -41,7 +41,7 @@ class StreamRequest:
             raise self.with_others("--stream", found)
 
     def with_others(self, option: str, found: int) -> OptionError:
-        """Return the error that the stream is there with another number of partitions; ``option`` says who wants it."""
+        """Return the error that the stream has another number of partitions, ``found``; ``option`` requested it."""
         return OptionError(
             option,
             f"'{self.name}' is there already with {found} partitions, not {self.partitions}: ask for "

@@ -62,7 +62,7 @@ class _WithoutPandas(MetaPathFinder):
 
 def run() -> None:
     """Run the command as a process of its own, which ends with it."""
-    if "demo" not in sys.argv:  # with Spark, which needs it
+    if "demo" not in sys.argv:  # the demo runs Spark, which needs pandas
         sys.meta_path.insert(0, _WithoutPandas())
     main()
 

@@ -1,4 +1,4 @@
-"""TLS and credentials of the command line: those of commands at a peer, and those that ``log serve`` accepts.
+"""TLS and credentials on the command line: those that commands use at a peer, and those that ``log serve`` accepts.
 
 Secrets come from files and from the environment, so that they need not be on the command line, where ``ps`` shows
 them. Other users of the machine must not be able to read such a file.
@@ -43,7 +43,7 @@ class PeerOptions:
         token: bearer token of a feed.
         token_file: a file with the bearer token.
         partitions: value of ``--partitions``.
-        dialect: of an AMQP peer; None for the one that it shows.
+        dialect: the dialect of an AMQP peer; None for the one that the peer shows.
         side: ``FROM`` or ``TO`` of a command with two peers, for the names of options and variables; else empty.
     """
 
@@ -59,7 +59,7 @@ class PeerOptions:
         return f"--{self.side.lower()}-{name}" if self.side else f"--{name}"
 
     def variable(self, name: str) -> str:
-        """Return the full name of the variable that takes precedence: that of this side if it is set, else of both."""
+        """Return the full name of the variable to read: this side's if it is set, else the one for both sides."""
         own = f"{PREFIX}{self.side}_{name}"
         return own if self.side and os.environ.get(own) else PREFIX + name
 
@@ -68,7 +68,7 @@ class PeerOptions:
 
         Args:
             name: ``PASSWORD`` or ``TOKEN``.
-            file: the path from the option for it, or None.
+            file: the path that the option for the secret gives, or None.
         """
         if file is not None:
             return FileSecret(file, self.option(f"{name.lower()}-file"))
@@ -114,17 +114,17 @@ def endpoint_of(url: str, options: PeerOptions, tls: Tls | None, schemes: Collec
         return endpoint
     password = options.secret("PASSWORD", options.password_file)
     if password is None and endpoint.scheme in HTTP_SCHEMES and endpoint.username is None:
-        return endpoint  # the variable belongs to another peer, as feeds have tokens
+        return endpoint  # the variable is for another peer, as feeds take tokens
     if password is None:
         raise OptionError("URL", f"user '{username}' has no password: expected {option} FILE or {PREFIX}PASSWORD")
     return endpoint.with_credentials(username, password)
 
 
 def hub_of(text: str) -> ConnectionString:
-    """Read a connection string in the place of a url.
+    """Read a connection string that is given in place of a url.
 
     Raises:
-        OptionError: it is malformed; the message shows nothing of it.
+        OptionError: it is malformed; the message shows no part of it.
     """
     try:
         found = parse_connection_string(text)
@@ -140,9 +140,9 @@ def gathered(
 
     Args:
         into: the argument's name.
-        make: makes it of the options' values, by their names.
+        make: makes the argument from the options' values, which it takes by name.
         options: each option's name to click's decorator for it.
-        before: what click has before each name.
+        before: the prefix that the names have in click.
     """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,7 +166,7 @@ def _tls(tls_ca: str | None, tls_cert: str | None, tls_key: str | None, tls_any_
 
 
 def file_option(name: str, help_text: str) -> Callable[..., Any]:
-    """Return an option whose value is the path of a file that is there."""
+    """Return an option whose value is the path of an existing file."""
     return click.option(name, type=click.Path(exists=True, dir_okay=False), metavar="FILE", help=help_text)
 
 
@@ -186,7 +186,7 @@ tls_options: Final = gathered(
         "tls_any_host": click.option("--tls-any-host", is_flag=True, help=_ANY_HOST),
     },
 )
-"""Adds the TLS options to a command, which gets them as argument ``tls``: None without any."""
+"""Adds the TLS options to a command, which gets them as argument ``tls``; it is None without any of them."""
 
 USER_FILE: Final = "--user-file"
 TOKEN_FILE: Final = "--token-file"
@@ -198,7 +198,7 @@ def users_of(path: Path) -> dict[str, str]:
     """Read users and their passwords, one ``NAME:PASSWORD`` per line.
 
     Raises:
-        OptionError: the file cannot be read or is empty, or a line has another form; the text has only its number.
+        OptionError: the file cannot be read or is empty, or a line has another form; the message shows only its number.
     """
     users = {}
     for number, line in _lines(path, USER_FILE):
@@ -213,7 +213,7 @@ def tokens_of(path: Path) -> tuple[BearerToken, ...]:
     """Read bearer tokens, one per line.
 
     Raises:
-        OptionError: the file cannot be read or is empty, or a line is not a token; the text has only its number.
+        OptionError: the file cannot be read or is empty, or a line is not a token; the message shows only its number.
     """
     tokens = []
     for number, line in _lines(path, TOKEN_FILE):

@@ -38,13 +38,13 @@ _SOURCE: Final = "orders"
 _SINK: Final = "orders-priced"
 _ITEMS: Final = (("espresso beans", 1_290), ("tea, 100 g", 480), ("grinder", 8_900), ("filter paper", 350))
 _FIRST: Final = datetime(1957, 10, 4, tzinfo=timezone.utc)
-"""The time of the oldest order of the paper ledgers, which come together with those of the shop."""
+"""The time of the oldest order in the paper ledgers, whose orders come mixed with those of the shop."""
 _SHOP: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _EACH_LEDGER: Final = 32
 """One order in so many is from the ledgers."""
 _TICK_S: Final = 0.1
 _TICK_ORDERS: Final = 5_000
-"""Most orders that are sent at once."""
+"""The most orders that are sent at once."""
 _LINE_S: Final = 2.0
 _STALLED_S: Final = 120.0
 _GRACE_S: Final = 8.0
@@ -52,7 +52,7 @@ _GRACE_S: Final = 8.0
 
 
 def order(n: int) -> dict[str, Any]:
-    """Return the order of a number as a row of a sink; it is the same in every run."""
+    """Return order number ``n`` as a row for a sink; it is the same in every run."""
     item, price_cents = _ITEMS[n % len(_ITEMS)]
     return {
         "key": f"customer-{n * 7_919 % 200:03d}",
@@ -62,7 +62,7 @@ def order(n: int) -> dict[str, Any]:
 
 
 def priced(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the value that the query should compute from an order's: it adds the price and the VAT, in cents."""
+    """Return the value that the query should compute from an order's value: with the price and the VAT, in cents."""
     net = value["quantity"] * value["price_cents"]
     return {**value, "net_cents": net, "vat_cents": (2 * net * VAT_PERCENT + 100) // 200}
 
@@ -148,7 +148,7 @@ def demo(events: int, seconds: float, partitions: int) -> None:
 def _end_group(leader: subprocess.Popen[bytes]) -> None:
     """End the demo's processes, with SIGTERM before SIGKILL, and wait until they have ended.
 
-    Python's workers are a group of their own, and end with the JVM.
+    Python's workers are a process group of their own, and end with the JVM.
     """
     deadline = time.monotonic() + _GRACE_S
     with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or on macOS none but zombies
@@ -218,7 +218,7 @@ def _start_query(source: LogStream, sink: LogStream) -> StreamingQuery:
 
 
 def _watch(client: AmqpClient, source: LogStream, query: StreamingQuery, count: int, seconds: float) -> None:
-    """Send the orders at an even pace, and print how far they and the query are, until every order is written."""
+    """Send the orders at an even pace, and print how far they and the query are, until the query has written all."""
     everywhere = dict.fromkeys(client.describe(_SINK).partitions, EARLIEST)
     begun = moved_at = next_line_at = time.monotonic()
     sent = written = 0

@@ -95,12 +95,12 @@ _PHRASES: Final = (
     (" with format 'feedapi'", ""),
     ("without 'tls.' options", "without --tls-ca and the like"),
 )
-"""Whole phrases about options of Spark's, which have no word of the same meaning here."""
+"""Whole phrases about Spark's options that have no equivalent on the command line, to their replacements."""
 _NAMED: Final = re.compile(r"options? '([\w.]+)'(?:( and | or )'([\w.]+)')?")
 
 
 def in_words_of_the_command_line(text: str) -> str:
-    """Return an error's text with the command's own arguments in the place of Spark's options."""
+    """Return an error's text with the command's own arguments in place of Spark's options."""
     for phrase, words in _PHRASES:
         text = text.replace(phrase, words)
 

@@ -27,7 +27,7 @@ _OPTIONS: Final = {
 }
 """The formats, and the options that describe a peer of each."""
 _MAX_CHARACTERS: Final = 2_000_000
-"""Most characters that are read from stdin; every filter has fewer."""
+"""The most characters that are read from stdin; every filter has fewer."""
 _NOTHING: Final = "nothing"
 _EPILOG = """\b
 What is pushed may let more events pass than the filter does; then it remains, and is

@@ -27,7 +27,7 @@ from spark_streams.instants import iso_instants
 from spark_streams.rows import COMMON_SCHEMA
 
 POLL_S: Final = 0.2
-"""Seconds between two looks for new events."""
+"""Seconds between two polls for new events."""
 _COLUMNS: Final = tuple(COMMON_SCHEMA.names)
 _ORDER: Final = ("stream", "partition", "offset", "timestamp", "key")
 """The columns with which a line of JSON begins."""
@@ -100,7 +100,7 @@ def tail(
 class Interrupted:
     """True after the first Ctrl-C; the second Ctrl-C ends the process at once.
 
-    Python could raise a KeyboardInterrupt anywhere, also in the middle of the AMQP engine, and loses it in a finaliser.
+    Python could raise a KeyboardInterrupt anywhere, even in the middle of the AMQP engine, and loses it in a finaliser.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ def _print(batch: pa.RecordBatch, output: str) -> None:
 
 
 def _with_instants(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose properties have their instants as text: Python's datetime has four digits for a year."""
+    """Return a batch whose properties have instants as text: Python's datetime has only four digits for a year."""
     place = batch.schema.get_field_index("properties")
     if place < 0:
         return batch

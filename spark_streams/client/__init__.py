@@ -1,4 +1,4 @@
-"""Exports the clients of logs: blocking, one object a task. Nothing here imports Spark or the server.
+"""Exports the clients of logs: blocking, one object per task. Nothing here imports Spark or the server.
 
 Each name is imported when it is first used, so a reader of RabbitMQ does not load the engine of AMQP.
 

@@ -1,4 +1,4 @@
-"""Warns of times, of a start, an end or a filter, that are likely not the ones that were meant.
+"""Warns of times in a start, an end or a filter that are likely not the times that the user meant.
 
 A time is always milliseconds since 1970. One in seconds is in January 1970, mostly before every event; one in micro- or
 nanoseconds is in a year beyond 50,000. Both are valid positions, and not refused: the query runs, and a warning says
@@ -35,8 +35,8 @@ class Asked(NamedTuple):
     Args:
         partition: its identifier.
         wanted: the position of the options.
-        found: what that was resolved to; of a time ``At`` its first event, or ``After`` the newest event where each is
-            earlier.
+        found: what it was resolved to; for a time, ``At`` the first event from then on, or ``After`` the newest
+            event where all events are earlier.
         bounds: what the partition retains.
     """
 
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 
 
 def instant_text(ms: int) -> str:
-    """Return an instant of any year in ISO 8601; in brackets that of another unit, if that is likely meant."""
+    """Return an instant of any year in ISO 8601; in brackets the one in another unit, if that was likely meant."""
     unit = _likely_unit(ms)
     if unit is None:
         return _iso(ms)
@@ -67,9 +67,9 @@ def instant_text(ms: int) -> str:
 
 
 def warn_of_times(who: str, option: str, asked: Sequence[Asked], *, end: bool = False) -> bool:
-    """Log a warning if a time that is likely not meant so makes reading start, or end, outside all events.
+    """Log a warning if a time that was likely meant otherwise makes reading start, or end, outside all events.
 
-    A start behind the events is such a time, and so is an end before them. A start before them and an end behind them
+    A start after the events is such a time, and so is an end before them. A start before them and an end after them
     are ordinary, unless the number is a time of our days in another unit.
 
     Args:
@@ -101,7 +101,7 @@ def warn_of_filter(who: str, expression: Expression) -> None:
 
 
 def _doubtful_place(asked: Asked, end: bool) -> str | None:
-    """Return where reading starts or ends, if a time that is likely not meant so puts that outside all events."""
+    """Return where reading starts or ends, if a time that was likely meant otherwise puts that outside all events."""
     behind, before = (asked.found == each for each in (After(str(asked.bounds.latest)), At(str(asked.bounds.earliest))))
     if not isinstance(asked.wanted, AtTime) or not (behind or before):
         return None

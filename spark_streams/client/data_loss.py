@@ -85,7 +85,7 @@ class LossPolicy:
         )
 
     def require_available(self, description: StreamDescription) -> None:
-        """Check that all partitions exist that a query starts with.
+        """Check that all partitions with which a query starts exist.
 
         Raises:
             NotFound: a partition does not exist, and losses fail the query.
@@ -174,7 +174,7 @@ def _is_removed(position: Position, bounds: Bounds) -> bool:
     if bounds.tells_truncated:
         included = isinstance(position, At)
         return removed is not None and (removed > position.offset or (included and removed == position.offset))
-    # Behind a removed event there may have been none; At names an event that has to exist.
+    # After a removed event there may have been none; At names an event that has to exist.
     return isinstance(position, At) if earliest is None else earliest > position.offset
 
 

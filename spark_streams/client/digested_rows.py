@@ -85,7 +85,7 @@ class RowLabels:
         taken = []
         while self._labels and self._labels[0][0] < end:
             taken.append(self._labels.popleft())
-        self._labels.extendleft(taken[-1:])  # its rows may end behind ``end``
+        self._labels.extendleft(taken[-1:])  # its rows may end after ``end``
         return RowLabels(taken)
 
 

@@ -1,8 +1,8 @@
 """Shared by the row decoders of AMQP and RabbitMQ: columns of the rows that match, and the event that cannot be read.
 
-A filter decodes only the columns that it refers to, and the other columns of the rows that match: damage in any other
-event, or in a part that no column needs, fails no query. Filters compare times in milliseconds, as messages have them,
-so that an instant beyond Spark's microseconds fails the rows that show it and no filter.
+For a filter, only the columns that it refers to are decoded, and the other columns only for the rows that match: damage
+in any other event, or in a part that no column needs, fails no query. Filters compare times in milliseconds, as
+messages have them, so that an instant beyond Spark's microseconds fails the rows that show it and no filter.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from spark_streams.wire.amqp.columns.properties import in_microseconds
 from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
 from spark_streams.wire.columnar.byte_view import Positions
 
-# glibc takes the arrays of each block from the system, with a page fault for every 4 KiB, and gives them back, until it
-# has seen a larger piece of memory come back (mallopt(3), M_MMAP_THRESHOLD). Nobody touches this one.
+# glibc takes the arrays of each block from the system, with a page fault for every 4 KiB, and gives them back, until a
+# larger piece of memory was freed once (mallopt(3), M_MMAP_THRESHOLD). No code ever touches this piece.
 np.empty(24 << 20, np.uint8)
 
 Columns: TypeAlias = dict[str, pa.Array]

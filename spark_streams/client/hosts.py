@@ -70,7 +70,7 @@ class Hosts:
                 faults.append(fault)
                 self._failed.add(node)
                 if host.is_advertised and (fault.costly or not fault.retriable):
-                    # The host is unreachable from here: each search would lose its time and tries on it again.
+                    # The host is unreachable from here: each search would spend its time and tries on it again.
                     del self._advertised[node]
                     fault.costly = False
                 continue

@@ -4,8 +4,8 @@ Spark runs task after task in one Python worker, and each task of a sink needs a
 eight round trips, more with TLS, and brokers write lines for each; Kafka's sink keeps its producer, too. The decisions
 are in docs/adr/0045-processes-and-connections.md.
 
-A task has the connection to itself: it takes it away, and gives it back once the peer has all of its rows. One that
-broke meanwhile is not given out, and a task never gives back one on which something failed.
+A task has the connection to itself: it takes the connection, and gives it back once the peer has all of the task's
+rows. A connection that broke meanwhile is not given out, and a task never gives back one on which something failed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.secrets import Secret
 
 KEPT_S: Final = 10.0
-"""Seconds for which nobody needs a connection until it is closed: more than most triggers, less than the minute after
+"""Seconds after which a connection that no task takes is closed: more than most triggers, less than the minute after
 which Spark ends an idle worker, as brokers warn of connections that end without a close."""
 SERVED_S: Final = 1.0
-"""Seconds between two services of an idle connection; peers' idle-time-outs and heartbeats are tens of seconds."""
+"""Seconds between two turns of an idle connection; peers' idle-time-outs and heartbeats are tens of seconds."""
 
 
 class Keepable(Protocol):
@@ -51,9 +51,9 @@ def kept_key(endpoint: Endpoint, timeout_ms: int, also: Hashable = None) -> Hash
     """Return the key of a client's connections: the peer, the user, the time-out, and whatever is in ``also``.
 
     Returns:
-        Another key once the content of a file with a password, a token, a certificate, its key or the authorities has
-        changed. None, for connections that are not to be kept, where a file cannot be read, and where only a refusal by
-        the peer would show that the secret has changed.
+        The key, which changes with the content of a file with a password, a token, a certificate, its key or the
+        authorities. None, for connections that are not to be kept, where a file cannot be read, and where only a
+        refusal by the peer would show that the secret has changed.
     """
     secret, tls = endpoint.token or endpoint.password or Secret(""), endpoint.tls or Tls()
     if not secret.is_cheap:
@@ -72,7 +72,7 @@ class KeptConnections(Generic[_C]):
     A thread answers their peers' heartbeats and closes them in the end; it exists as long as there are any.
 
     Args:
-        kept_s: how many seconds a connection stays that nobody takes; 0 to keep none.
+        kept_s: how many seconds a connection stays that no task takes; 0 to keep none.
     """
 
     def __init__(self, kept_s: float = KEPT_S) -> None:

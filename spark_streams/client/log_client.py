@@ -95,7 +95,7 @@ class StreamDescription:
     def no_offset(self, text: str) -> str | None:
         """Return why no event of the stream can have the offset ``text``; None when one may.
 
-        An offset of another form would still be compared: '5' lies behind every offset of 20 digits.
+        An offset of another form would still be compared: '5' sorts after every offset of 20 digits.
         """
         digits = self.offset_digits
         if digits is None:
@@ -135,7 +135,7 @@ class RangeRead:
         fail_on_data_loss: whether lost events raise ``PositionLost``; otherwise the client logs a warning.
         timestamp_overflow: the treatment of an instant beyond int64 microseconds, which AMQP's milliseconds can hold:
             ``fail`` ends the read with an error, ``null`` makes the cell null.
-        filter: the rows are the events that it is true of; None for all. The client pushes what the peer accepts, and
+        filter: the rows are the events for which it is true; None for all. The client pushes what the peer accepts, and
             checks the rest itself, so that the rows are the same whatever the peer can do.
     """
 
@@ -168,7 +168,7 @@ class RangeRead:
 class Pushdown:
     """How a filter is split between one peer and the client; a query logs it once.
 
-    Both parts together are the whole filter: an event is a row when the peer sends it and the residual is true of it.
+    Both parts together are the whole filter: an event is a row when the peer sends it and the residual is true for it.
 
     Args:
         pushed: the part that the peer checks, in its own syntax; None for nothing.
@@ -218,7 +218,7 @@ class LogClient(AbstractContextManager["LogClient"], Protocol):
         """Return the offset of the first event, in log order, that is not earlier; None when there is none."""
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
-        """Return the offset of the first event, in log order, that an expression is true of; None when there is none.
+        """Return the offset of the first event, in log order, for which an expression is true; None if there is none.
 
         The peer checks what it can of the expression; the answer is the same without that.
         """
@@ -227,7 +227,7 @@ class LogClient(AbstractContextManager["LogClient"], Protocol):
         """Return the parts of a filter that this peer and ``fetch`` would check; no event is read."""
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return a text for the content at an offset of each partition, which other content would change.
+        """Return, for each partition, a text that identifies the content at an offset: other content has another text.
 
         Two different answers for one partition and offset mean that the log was deleted and created again in between,
         or restored from an older copy and continued; equal answers mean nearly always that it was not.

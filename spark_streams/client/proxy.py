@@ -1,7 +1,7 @@
 """Connects through the HTTP proxy that the environment names: ``HTTPS_PROXY``, unless ``NO_PROXY`` has the host.
 
-The proxy sees the name of the peer and encrypted bytes. It is found as Python's own ``urllib`` finds it; a url of it
-may have a user and a password, for HTTP's basic authentication.
+The proxy sees the name of the peer and encrypted bytes. It is found as Python's own ``urllib`` finds it; its url may
+have a user and a password, for HTTP's basic authentication.
 
 Spec: RFC 9110 §9.3.6 (CONNECT), RFC 7617 (basic authentication).
 """
@@ -38,7 +38,7 @@ class Proxy:
     Args:
         host: its name or address.
         port: its port.
-        username: for the proxy; None for none.
+        username: for the proxy; None if there is none.
         password: that user's.
     """
 

@@ -58,7 +58,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Backoff:
-    """How often to try, and how long to pause in between.
+    """How many times to try, and how long to pause in between.
 
     Args:
         attempts: tries in a row without progress, the first included.
@@ -105,7 +105,7 @@ class Attempts:
     """The count of failures in a row.
 
     Args:
-        backoff: how often to try, and how long to pause in between.
+        backoff: how many times to try, and how long to pause in between.
         pause: waits for a number of seconds; None for a sleep, which nothing can end.
     """
 
@@ -164,9 +164,9 @@ def retrying(
 
     Args:
         operation: what to try.
-        backoff: how often to try while the peer was never reached.
+        backoff: how many times to try while the peer was never reached.
         was_reached: returns whether the peer has ever been reached: from then on it may be restarting, and
-            ``LONG_BACKOFF`` says how often to try.
+            ``LONG_BACKOFF`` says how many times to try.
         pause: as for ``Attempts``.
 
     Raises:

@@ -89,7 +89,7 @@ def costly(fault: _T) -> _T:
 def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a TCP connection that could not be made.
 
-    For a host that the peer, and no option, has named, it advises to check the peer's settings.
+    For a host that the peer has named, and no option, the message advises to check the peer's settings.
     """
     option = endpoint.option if endpoint.via is None else "customEndpoint"
     reason, todo = f"no connection: {fault.strerror or fault}", f"check the host and port in option '{option}'"

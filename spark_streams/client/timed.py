@@ -24,7 +24,7 @@ def connect(node: Node, until: float) -> socket.socket:
         until: when to give up, by the monotonic clock; the time that is left then becomes the time-out of the socket.
 
     Raises:
-        OSError, UnicodeError, OverflowError: there is none.
+        OSError, UnicodeError, OverflowError: no connection could be made.
     """
     addresses = socket.getaddrinfo(*node, type=socket.SOCK_STREAM)
     failed = OSError("no address")

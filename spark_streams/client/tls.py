@@ -84,7 +84,7 @@ def certificate_hint(tls: Tls) -> str:
 
 
 def is_no_tls(fault: BaseException) -> bool:
-    """Return whether the peer sent something other than TLS, as a port does that does not speak it."""
+    """Return whether the peer sent something other than TLS, as a port without TLS does."""
     return isinstance(fault, ssl.SSLError) and fault.reason in _NO_TLS
 
 

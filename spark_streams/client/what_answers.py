@@ -62,7 +62,7 @@ def wrong_port(endpoint: Endpoint, heard: bytes, where: str | None = None) -> Co
         where: what the message begins with; None for the host and port.
 
     Returns:
-        None where it speaks the expected protocol, or has before in this process, and where the bytes do not show it.
+        None where it speaks the expected protocol, or has before in this process, or where the bytes show no other.
     """
     own, over_web = endpoint.protocol.name, endpoint.transport != "tcp"
     spoken = next((name for pattern, name in _FIRST_BYTES if pattern.match(heard)), None)

@@ -82,7 +82,7 @@ def numeral(value: int | float) -> Decimal:
 
 
 def floor_of(value: Value) -> tuple[int, bool]:
-    """Return the greatest whole number that is not above a literal's, and whether it is the literal's.
+    """Return the greatest whole number that is not above a literal's number, and whether the two are equal.
 
     Args:
         value: of type LONG, or of type DOUBLE, whose number is its shortest decimal.

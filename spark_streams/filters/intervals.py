@@ -59,7 +59,7 @@ def numbers_where(op: Operator, places: Sequence[tuple[int, int]]) -> Intervals:
 
     Args:
         op: the test.
-        places: of each value the least number that is not less than it, and the least that is greater.
+        places: for each value, the least number that is not less than it, and the least that is greater.
 
     Raises:
         Inexpressible: the operator compares otherwise.

@@ -69,7 +69,7 @@ class Numbers:
             return _of_whole_numbers(predicate, self._column)
         literals = pa.array([float(value) for value in predicate.values], pa.float64())
         answer = _of_floats(predicate.operator, literals, self._floats)
-        # Null means a text that became no float, and for a missing one; neither is among the literals.
+        # Null stands for a text that became no float, and for a missing text; neither is among the literals.
         unsure = pc.or_(pc.is_null(self._floats), pc.is_in(self._floats, _with_both_zeros(literals)))
         if not unsure.true_count:
             return answer

@@ -24,9 +24,9 @@ _BY_SIGN: Final = {**{each.sign: operator for operator, each in COMPARISONS.item
 
 
 class SqlScanner:
-    """One pass over a text; each method that reads leaves ``at`` behind what it read.
+    """One pass over a text; each method that reads leaves ``at`` after what it read.
 
-    ``keyword``, ``sign`` and ``comparison`` skip the blanks behind it, too.
+    ``keyword``, ``sign`` and ``comparison`` skip the blanks that follow, too.
 
     Args:
         text: the filter.
@@ -60,7 +60,7 @@ class SqlScanner:
         return word[0] if word else ""
 
     def keyword(self, keyword: str) -> bool:
-        """Read a keyword and the blanks behind it, if it is the next word."""
+        """Read a keyword and the blanks after it, if it is the next word."""
         if self.text[self.at : self.at + 1].upper() != keyword[0]:  # mostly so, and cheaper than to find the word
             return False
         if self.word().upper() != keyword:
@@ -70,7 +70,7 @@ class SqlScanner:
         return True
 
     def sign(self, sign: str) -> bool:
-        """Read a sign of one character and the blanks behind it, if it is next."""
+        """Read a sign of one character and the blanks after it, if it is next."""
         if self.next() != sign:
             return False
         self.at += 1
@@ -78,7 +78,7 @@ class SqlScanner:
         return True
 
     def comparison(self) -> Operator | None:
-        """Read the sign of a comparison and the blanks behind it, if one is next."""
+        """Read the sign of a comparison and the blanks after it, if one is next."""
         found = _BY_SIGN.get(self.read(_COMPARISON))
         self.skip_blanks()
         return found

@@ -33,7 +33,7 @@ class StreamConfig:
             limit.
         retention_max_age_ms: a segment is removed when its last append (not its records' timestamps) is older; None:
             never.
-        index_interval_bytes: a sparse index entry is made for about each so many bytes.
+        index_interval_bytes: about how many bytes of a segment one entry of its sparse index covers.
     """
 
     timestamp_type: Literal["append", "create"] = "append"

@@ -1,8 +1,8 @@
 """Keeps the names of streams and partitions at the doors: no two streams share a name.
 
 RabbitMQ's clients know each partition of a stream by a name, ``orders-0`` and so on or a given one; an AMQP address may
-have a leading slash, or be percent-encoded. If a stream could be created under such a name of another stream, the
-readers and writers of the other one would come to it.
+have a leading slash, or be percent-encoded. If a new stream could take such a name of another stream, readers and
+writers of the other stream would reach the new one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def partition_names(stream: str, count: int, given: Sequence[str] | None) -> dic
     """Return the names of a stream's partitions, name to number; none when the stream's own name is the only one.
 
     Args:
-        stream: its name.
-        count: how many partitions there are or were: readers of one that has left still use its name.
+        stream: the stream's name.
+        count: how many partitions there are or were: readers of a redistributed partition still use its name.
         given: the names that the first partitions were created with; None without such names.
     """
     if given is None and count < 2:
@@ -37,14 +37,14 @@ class Names:
         self._of: dict[str, tuple[str, ...]] = {}
 
     def find(self, name: str) -> tuple[str, str | None] | None:
-        """Return the stream with a name, and the partition's number, None for the whole; None for an unknown name."""
+        """Return the stream of a name, and the partition's number (None: all of it); None for an unknown name."""
         return self._shown.get(name)
 
     def check(self, stream: str, partitions: Mapping[str, str]) -> None:
         """Check that a stream may have its name, and its partitions theirs.
 
         Raises:
-            NameTaken: another stream has one of them.
+            NameTaken: another stream has one of these names.
         """
         for name in (stream, *partitions):
             other = self._meant.get(_meant(name))
@@ -75,10 +75,10 @@ class Names:
 
 
 def _meant(name: str) -> str:
-    """Return the form that all names share which one AMQP address may mean (``server/amqp/attaches.py``).
+    """Return the one form of all names that the same AMQP address may mean (``server/amqp/attaches.py``).
 
-    It is the name without leading slashes and percent-encoding, removed until nothing changes: a decoded name may have
-    a slash or a percent sign itself.
+    Leading slashes and percent-encoding are removed until nothing changes, as a decoded name may itself have a slash or
+    a percent sign.
     """
     while (plain := unquote(name.removeprefix("/"))) != name:
         name = plain

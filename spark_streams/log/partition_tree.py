@@ -8,7 +8,7 @@ was created with and those that were added. A split gives a partition children, 
 
 A key belongs to the root whose number is (CRC-32 of the key) modulo (roots), and where that root was split, to one of
 its children by another hash of the key, and so on down to an open partition. Records of one key are therefore in one
-open partition, and earlier records are in the closed ones that it starts after.
+open partition, and earlier ones in the closed partitions that it starts after.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_CHILDREN = 256
 
 @dataclass(frozen=True)
 class PartitionNode:
-    """One partition that is or was there.
+    """One present or past partition.
 
     Args:
         id: its number, as text.
@@ -83,7 +83,7 @@ def child_of_key(parent: str, key: bytes | memoryview, children: int) -> int:
 
 
 class PartitionTree:
-    """All partitions of a stream that are or were there; immutable.
+    """All present and past partitions of a stream; immutable.
 
     Args:
         nodes: in the order of their numbers, ``"0"`` first.
@@ -92,7 +92,7 @@ class PartitionTree:
     def __init__(self, nodes: Sequence[PartitionNode]) -> None:
         self.nodes = {node.id: node for node in nodes}
         self.ids = tuple(node.id for node in nodes if not node.gone)
-        """The partitions that have records or take some, closed ones among them."""
+        """The partitions that have or take records, closed ones among them."""
         self.open_ids = tuple(node.id for node in nodes if not node.children)
         """The partitions that take records."""
         self.roots = sum(node.parent is None for node in nodes)
@@ -105,7 +105,7 @@ class PartitionTree:
         return None if parent is None or self.nodes[parent].gone else parent
 
     def cursor_from(self, name: str) -> tuple[str, ...]:
-        """Return the partitions that left, and a share of whose history a partition has; nearest first."""
+        """Return the redistributed partitions whose history a partition has a share of; nearest first."""
         found = []
         parent = self.nodes[name].parent
         while parent is not None and self.nodes[parent].gone:
@@ -121,7 +121,7 @@ class PartitionTree:
         """Return the tree with more roots.
 
         Raises:
-            ValueError: not a positive number, or too many.
+            ValueError: ``count`` is not positive, or there would be too many partitions.
         """
         names = self._next(count)
         return PartitionTree([*self.nodes.values(), *(PartitionNode(name) for name in names)])
@@ -130,7 +130,7 @@ class PartitionTree:
         """Return the tree with one partition split.
 
         Raises:
-            ValueError: it cannot be split, or not into so many.
+            ValueError: the partition cannot be split, or not into so many.
         """
         if name not in self.ids:
             raise ValueError(f"there is no partition '{name}'; there are: {', '.join(self.ids)}")
@@ -160,7 +160,7 @@ class PartitionTree:
         return tuple(str(number) for number in range(first, first + count))
 
     def to_metadata(self) -> int | list[dict[str, Any]]:
-        """Return the tree as a stream's metadata store it: the number of partitions as long as none was split."""
+        """Return the tree as a stream's metadata store it: the number of partitions, or the nodes if one was split."""
         if all(node.parent is None for node in self.nodes.values()):
             return len(self.nodes)
         return [

@@ -2,8 +2,8 @@
 
 A publisher chooses its reference, a text, and numbers its messages. The log stores the numbers as a note of the
 record batches that they belong to, so records and numbers are stored together or not at all, whatever ends the process.
-A snapshot in the log's state store saves a start from reading the notes of the whole log. It is written only after the
-log itself is on the disk, so that it never knows more than the log does.
+With a snapshot in the log's state store, a start need not read the notes of the whole log. A snapshot is written only
+after the log itself is on the disk, so that it never knows more than the log does.
 
 Each kind of publisher has its own kind of note and its own namespace: a snapshot claims that it covers all such notes
 below an offset, and only the code that appends all of them can claim that.
@@ -54,8 +54,8 @@ class PublisherSequences:
         log: its state store has the snapshot.
         stream: the stream.
         partition: the partition.
-        max_references: how many to remember. When there are more, the user who has most loses the one that wrote
-            longest ago: a user with many loses its own only.
+        max_references: how many references to remember. When there are more, the user with the most loses the one that
+            wrote longest ago, so a user with many loses only its own.
         kind: the door's publishers.
 
     Raises:
@@ -70,10 +70,10 @@ class PublisherSequences:
 
     def __post_init__(self) -> None:
         self._key = f"{self.stream.incarnation}/{self.partition.id}"
-        # Reference to its last sequence number, in the order of their last append, in which they are forgotten.
+        # Reference to its last sequence number, in the order of the last appends, in which references are forgotten.
         self._last: dict[str, int] = {}
-        # Reference to the user who wrote first under it. After a kill -9 those since the last snapshot have no user,
-        # and count as one user's until the next append under them.
+        # Reference to the user who wrote first under it. After a kill -9, references newer than the last snapshot have
+        # no user, and count as one user's until the next append under them.
         self._users: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
         self._under_way: dict[str, int] = {}
@@ -87,7 +87,7 @@ class PublisherSequences:
         start = self._restore(self._key)
         if start is None:
             start = 0
-            # Begin with the numbers of the partitions a share of whose history this one has.
+            # Begin with the numbers of the redistributed partitions whose history this one has a share of.
             for ancestor in reversed(self.partition.cursor_from):
                 self._restore(f"{self.stream.incarnation}/{ancestor}")
             self._put(self.stream.inherited(self.partition.id, self.kind.note))
@@ -105,7 +105,7 @@ class PublisherSequences:
                 self._batches += 1
 
     def _restore(self, key: str) -> int | None:
-        """Take the numbers of a snapshot; return the offset up to which it knows the log, None without one."""
+        """Take the numbers of a snapshot; return the first offset that it does not cover; None without a snapshot."""
         stored = self.log.state.get(self.kind.namespace, key)
         if stored is None:
             return None
@@ -145,8 +145,8 @@ class PublisherSequences:
     def snapshot_if_due(self) -> None:
         """Write a snapshot when one is due; no append may be under way.
 
-        With one the log may know more than this object, and a start from the snapshot would never look for it. Every
-        new segment makes a snapshot due: retention removes old segments with the notes in them.
+        During an append the log may know more than this object, and a start from the snapshot would never look for
+        that. Every new segment makes a snapshot due, as retention removes old segments with the notes in them.
         """
         segments = self._found_segments()
         if self._batches >= SNAPSHOT_BATCHES or self._segments != segments:
@@ -161,7 +161,7 @@ class PublisherSequences:
 
     def _put(self, sequences: Mapping[str, int], users: Mapping[str, str] = MappingProxyType({})) -> None:
         for reference, sequence in sequences.items():
-            # A publisher's numbers only rise; the notes of a redistributed history may have older ones behind newer.
+            # A publisher's numbers only rise; the notes of a redistributed history may have older ones after newer.
             if reference in self._last:
                 self._counts[self._users.get(reference, _UNKNOWN)] -= 1
             if reference in users:
@@ -176,7 +176,7 @@ class PublisherSequences:
             self._counts[greedy] -= 1
 
     def close(self) -> None:
-        """Write a snapshot, unless an append is under way: its end would not be known."""
+        """Write a snapshot, unless an append is under way, whose outcome is not known."""
         if not self._under_way:
             self.snapshot()
 
@@ -196,7 +196,7 @@ class PublisherSequences:
         self._batches = 0
 
     def forget(self) -> None:
-        """Remove the snapshot, and write no other one: the stream was deleted."""
+        """Remove the snapshot, and write no further one: the stream was deleted."""
         self._forgotten = True
         self.log.state.drop(self.kind.namespace, self._key)
 
@@ -206,7 +206,7 @@ class Sequences:
 
     Args:
         log: the log.
-        max_references: how many to remember of each partition.
+        max_references: how many references of each partition to remember.
         kind: the door's publishers.
     """
 

@@ -2,7 +2,7 @@
 
 Records go to the child of their key, records without a key to the children in turn. What is appended together stays
 together: each stored batch of the parent becomes at most one of each child (unless it is too large), with its
-timestamps and its notes; of notes by record each gets those of its own records.
+timestamps and its notes. Notes by record are divided: each child's batch gets those of its own records.
 
 The file ``DIR/streams/NAME/splits/PARTITION`` outlives the partition, big-endian::
 
@@ -65,7 +65,7 @@ class SplitHistory:
     def translate(self, child: int, offset: int) -> int:
         """Return the next record to read on a child where ``offset`` was the next one to read on the parent.
 
-        An offset whose record retention had removed gives one below the child's first offset. An offset beyond the
+        An offset whose record retention had removed becomes an offset below the child's first. An offset beyond the
         parent's end counts as the end.
         """
         if offset < self.first_offset:
@@ -87,7 +87,7 @@ class SplitHistory:
         """Read the file.
 
         Raises:
-            CorruptLog: it is missing or fails its check.
+            CorruptLog: the file is missing or fails its check.
         """
         try:
             content = path.read_bytes()
@@ -179,7 +179,7 @@ class Redistribution:
             if name.endswith(PUBLISHERS_SUFFIX):
                 known = self._notes.setdefault(name.decode(), {})
                 for reference, sequence in json.loads(value or b"{}").items():
-                    known.pop(reference, None)  # in the order of their last append
+                    known.pop(reference, None)  # keeps references in the order of their last append
                     known[reference] = sequence
 
 

@@ -49,9 +49,9 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
     """A durable, partitioned log, which the server's doors serve.
 
     Args:
-        data_dir: its folder, which is created for this user alone when it is missing; one that is there keeps its
-            mode, which new files and folders in it follow. None: a temporary folder that ``close`` removes.
-        config: settings.
+        data_dir: its folder. A missing one is created for this user alone; an existing one keeps its mode, which new
+            files and folders in it follow. None: a temporary folder that ``close`` removes.
+        config: its settings; None: the defaults.
         clock: returns the time now, in ms since the epoch; for tests.
 
     Raises:
@@ -142,7 +142,7 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Let one thread change which streams and partitions there are; count it, even where it failed half-way."""
+        """Let one thread at a time change which streams and partitions exist; count it, even if it failed half-way."""
         with self._changes:
             self._check_open()
             try:
@@ -152,12 +152,12 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
 
     @contextmanager
     def _growing(self, name: str, more: int) -> Iterator[Stream]:
-        """Return a stream that gets ``more`` partitions, whose names are kept meanwhile for readers that look for them.
+        """Return a stream that gets ``more`` partitions; their names are taken first, for readers that look for them.
 
         Calls that create, delete or change a stream wait until the context ends.
 
         Raises:
-            UnknownStream: there is none.
+            UnknownStream: there is no such stream.
             ValueError: the log would have too many partitions.
             NameTaken: another stream has the name of one of them.
         """
@@ -168,7 +168,7 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
             try:
                 yield stream
             finally:
-                self._take_names(stream)  # present partitions: the change may have failed before or after its effect
+                self._take_names(stream)  # of its partitions now: the change may have failed before or after its effect
 
     def _keep_up(self) -> None:
         """Sync and enforce retention, each at its own interval, until the log is closed."""
@@ -225,15 +225,15 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
             name: its name.
             partitions: how many partitions it starts with.
             config: its settings; None: the log's.
-            exist_ok: return the stream of that name when there is one, whatever its settings.
+            exist_ok: return an existing stream of that name, whatever its settings.
             partition_names: the names of its partitions for RabbitMQ's clients, one for each; None: ``orders-0`` and so
                 on, or the stream's own name as long as there is one partition.
             maker: the user for whose share of ``max_partitions``, 7/8, it counts; None: for nobody's.
 
         Raises:
-            StreamExists: there is one, and not ``exist_ok``.
-            NameTaken: another stream, or a partition of one, has this name or that of a partition.
-            ValueError: a name or number that cannot be used.
+            StreamExists: there is a stream of that name, and ``exist_ok`` is False.
+            NameTaken: another stream, or a partition of one, has this name or the name of a partition.
+            ValueError: a name or number cannot be used.
         """
         folder = self._root / folder_name(name)
         with self._changing():
@@ -258,7 +258,7 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
         """Delete a stream with all its records, durably.
 
         Raises:
-            UnknownStream: there is none.
+            UnknownStream: there is no such stream.
         """
         with self._changing():
             stream = self.stream(name)
@@ -274,9 +274,9 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
         """Add empty partitions to a stream, durably, and return it.
 
         Raises:
-            UnknownStream: there is none.
-            ValueError: not a positive number, or too many.
-            NameTaken: another stream has the name of one of them.
+            UnknownStream: there is no such stream.
+            ValueError: ``count`` is not positive, or there would be too many partitions.
+            NameTaken: another stream has the name of one of the new partitions.
         """
         with self._growing(name, count) as stream:
             stream.add_partitions(count)
@@ -291,11 +291,11 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
         continues. In both cases a key that belonged to it belongs to one of the new partitions.
 
         Whatever ends the process, the next start finds the partition as it was, or split. Appends to the partition
-        wait for the change, which with ``history`` has copied most of the records before; other partitions do not wait.
-        Calls that create, delete or change a stream wait. A failed call may be repeated.
+        wait while the change takes effect; with ``history`` most records are copied before that. Other partitions do
+        not wait. Calls that create, delete or change a stream wait. A failed call may be repeated.
 
         Raises:
-            UnknownStream: there is none.
+            UnknownStream: there is no such stream.
             ValueError: the partition is not there or closed, or cannot be split into so many.
             NameTaken: another stream has the name of one of the new partitions.
             LogError: with ``history``, records with headers of their own, which no append stores.
@@ -306,14 +306,14 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
             return stream
 
     def find(self, name: str) -> Stream | None:
-        """Return the stream of that name, None when there is none."""
+        """Return the stream of that name, or None."""
         return self._streams.get(name)
 
     def stream(self, name: str) -> Stream:
         """Return the stream of that name.
 
         Raises:
-            UnknownStream: there is none.
+            UnknownStream: there is no such stream.
         """
         try:
             return self._streams[name]
@@ -322,9 +322,9 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
             raise UnknownStream(f"there is no stream '{name}'; there are: {known}") from None
 
     def shown(self, name: str) -> tuple[Stream, str | None] | None:
-        """Return the stream that RabbitMQ's clients know by a name, and the number of the partition; None: none.
+        """Return the stream that RabbitMQ's clients know by a name, and the partition's number; None without one.
 
-        The number is None for the whole stream. The number of a partition that has left is no key of ``partitions``.
+        The number is None for the whole stream. The number of a redistributed partition is no key of ``partitions``.
         """
         found = self._names.find(name)
         stream = None if found is None else self._streams.get(found[0])
@@ -342,7 +342,7 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
             start: where to begin, inclusive.
 
         Raises:
-            UnknownStream: there is none.
+            UnknownStream: there is no such stream.
             ValueError: the stream has no such partition.
             FilterError: the filter looks at what messages cannot have.
             CorruptLog: a check failed.
@@ -355,7 +355,7 @@ class ReferenceLog(AbstractContextManager["ReferenceLog"]):
 
     def streams(self) -> list[Stream]:
         """Return all streams, by name."""
-        there = self._streams  # another thread may put a changed one in its place meanwhile
+        there = self._streams  # another thread may replace it by a changed one meanwhile
         return [there[name] for name in sorted(there)]
 
     def sync(self) -> None:

@@ -44,8 +44,8 @@ class SearchRange:
 
     Args:
         first: the first offset, inclusive.
-        end: the last offset, exclusive.
-        from_ms: no timestamp is earlier; ``NO_TIMESTAMP``: any, and records without one.
+        end: the end of the offsets, exclusive.
+        from_ms: the earliest timestamp, inclusive, in ms; ``NO_TIMESTAMP``: any, and records without a timestamp too.
     """
 
     first: int = 0
@@ -70,7 +70,7 @@ def first_matching(partition: Partition, expression: Expression, start: int = 0)
         start: where to begin, inclusive.
 
     Returns:
-        None when no record matches that is there at the time of this call.
+        The offset; None when no record that exists at the time of this call matches.
 
     Raises:
         FilterError: the filter looks at what messages cannot have.
@@ -112,7 +112,7 @@ class Search:
 
     Attributes:
         expression: as it was given.
-        bounds: where the records are that may match.
+        bounds: where the records that may match are.
 
     Raises:
         FilterError: the filter looks at what messages cannot have.
@@ -129,7 +129,7 @@ class Search:
             self.bounds = search_range_of(expression)
 
     def skipped(self, offset: int) -> int:
-        """Return the first offset, from one on, where a record may match by the time indexes; no record is read.
+        """Return the first offset, from ``offset`` on, where a record may match by the time indexes; read no record.
 
         Raises:
             CorruptLog: a check failed.
@@ -184,7 +184,7 @@ def _matching(records: Records, expression: Expression, needed: tuple[str, ...],
 
 
 class _SearchRanges:
-    """Search ranges as a target of a filter; each is a superset, so the filter still tests every record in it."""
+    """Search ranges as a target of ``split``; each is a superset, so the filter still tests every record in it."""
 
     def both(self, left: SearchRange, right: SearchRange) -> SearchRange:
         return SearchRange(max(left.first, right.first), min(left.end, right.end), max(left.from_ms, right.from_ms))

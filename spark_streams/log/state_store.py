@@ -35,10 +35,10 @@ class StateStore:
     """Key to value, both in a namespace. Safe to use from several threads.
 
     A stored value survives kill -9 once the call returns. With ``power_safe`` (fsync policy ``always``) it survives a
-    power cut too; without it a power cut may take the last calls back, in order, as it may the log's last records.
+    power cut too; otherwise a power cut may undo the last calls, the newest first, as it may undo the last appends.
 
     Args:
-        path: the file; it is created when it is missing.
+        path: the file; it is created if it is missing.
         power_safe: whether each change is forced to the disk.
 
     Raises:
@@ -54,8 +54,8 @@ class StateStore:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             with self._use() as db:
-                # One process has the log: its index of the WAL is memory then, not a file, which a start on a full disk
-                # would have no room for.
+                # As one process has the log, its index of the WAL can be in memory; a start on a full disk would have
+                # no room for it as a file.
                 db.execute("PRAGMA locking_mode=EXCLUSIVE")
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute(f"PRAGMA synchronous={'FULL' if power_safe else 'NORMAL'}")
@@ -78,7 +78,7 @@ class StateStore:
             try:
                 yield self._db
             except (sqlite3.DatabaseError, UnicodeDecodeError) as fault:
-                # Its subclasses, such as that for a full disk, are no damage.
+                # The subclasses of DatabaseError, such as that for a full disk, mean no damage.
                 if isinstance(fault, UnicodeDecodeError) or type(fault) is sqlite3.DatabaseError:
                     raise CorruptLog(str(self._path), 0, f"SQLite says: {fault}") from fault
                 raise
@@ -113,14 +113,14 @@ class StateStore:
             db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (namespace, key, stored))
 
     def put_all(self, namespace: str, values: Mapping[str, bytes]) -> None:
-        """Set many values, all or none of them; it is much faster than one after the other."""
+        """Set many values, all or none of them; this is much faster than setting one after the other."""
         rows = [(namespace, key, _crc(namespace, key, value) + value) for key, value in values.items()]
         with self._written() as db, db:  # the inner one commits, or rolls back unless SQLite has done so
             db.execute("BEGIN")
             db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", rows)
 
     def delete_some(self, namespace: str, prefix: str, most: int) -> int:
-        """Delete up to ``most`` values whose keys begin with ``prefix``, not an empty one; return how many."""
+        """Delete up to ``most`` values whose keys begin with ``prefix``, which is not empty; return how many."""
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         chosen = "SELECT rowid FROM state WHERE namespace=? AND key>=? AND key<? LIMIT ?"
         with self._written() as db:
@@ -144,7 +144,7 @@ class StateStore:
         """Return all keys and values of a namespace, by key."""
         with self._use() as db:
             rows = db.execute(f"{_SELECT} ORDER BY key", (namespace,)).fetchall()
-        # A damaged key that is no UTF-8 becomes another one, whose value then fails its check.
+        # A damaged key that is no UTF-8 becomes another key, with which the value then fails its check.
         named = [((key or b"").decode(errors="replace"), stored) for key, stored in rows]
         return [(key, self._checked(namespace, key, stored)) for key, stored in named]
 

@@ -26,7 +26,7 @@ from spark_streams.log.stream_metadata import SPLITS, StreamMetadata
 from spark_streams.offsets import format_offset
 
 OpenPartition = Callable[[Path, str, str, StreamConfig], Partition]
-"""It opens a partition: its folder, the stream's name, the partition's identifier, the stream's settings."""
+"""Opens a partition, given its folder, the stream's name, the partition's identifier and the stream's settings."""
 
 
 class Stream:
@@ -39,8 +39,8 @@ class Stream:
 
     Attributes:
         name: the stream's name.
-        incarnation: differs between two streams of one name, one of which was deleted before the other was created; a
-            reader notices by it that its positions are of another stream.
+        incarnation: the identity of this creation of the stream; it differs from that of a deleted stream of the same
+            name, so that a reader notices when its positions are of another stream.
         config: the stream's settings.
         partition_names: the names that clients of RabbitMQ gave its first partitions; None when they gave none.
         created_ms: when it was created, in ms since the epoch.
@@ -111,7 +111,7 @@ class Stream:
         return self._tree.keys_among(names)
 
     def translate(self, partition: str, origin: str, offset: int) -> int:
-        """Return the offset at which a reader of a partition that left continues on another one.
+        """Return the offset at which a reader of a redistributed partition continues on another one.
 
         Args:
             partition: the partition to read now.
@@ -122,7 +122,7 @@ class Stream:
             The offset, inclusive; below the partition's first one when records in between were removed by retention.
 
         Raises:
-            ValueError: ``origin`` is none of its ``cursor_from``.
+            ValueError: ``origin`` is not in the partition's ``cursor_from``.
             CorruptLog: the file about the split fails its check.
         """
         ancestors = self._tree.cursor_from(partition)
@@ -166,15 +166,15 @@ class Stream:
         return found
 
     def add_partitions(self, count: int) -> None:
-        """Add ``count`` empty partitions, durably; metadata that are written and not forced to the disk are a warning.
+        """Add ``count`` empty partitions, durably; metadata that are written but not forced to the disk are a warning.
 
         Raises:
-            ValueError: not a positive number, or too many.
+            ValueError: ``count`` is not positive, or there would be too many partitions.
             OSError: the system refused; the stream is as it was.
         """
         tree = self._tree.added(count)
         remove_unknown(self.folder, self._tree)
-        # The metadata come after the folders: a partition that they count and that has no folder is a lost one.
+        # The metadata come after the folders: a partition in the metadata without a folder would count as lost.
         with self._opened(tree, tree.ids[len(self._tree.ids) :]) as opened:
             self._put_into_effect(tree)
             self._tree, self._partitions = tree, {**self._partitions, **opened}
@@ -183,7 +183,7 @@ class Stream:
         """Split a partition, see ``ReferenceLog.split_partition``; one change of a stream at a time.
 
         Raises:
-            ValueError: it cannot be split, or not into so many.
+            ValueError: the partition cannot be split, or not into so many.
             OSError: the system refused; the partition is as it was.
         """
         tree = self._tree.split(name, into, history=history)
@@ -200,7 +200,7 @@ class Stream:
 
     def _close(self, name: str, tree: PartitionTree) -> None:
         parent, names = self._partitions[name], tree.nodes[name].children
-        # Appends to the parent wait: it must store none once its children take records.
+        # Appends to the parent wait: it must store no record once its children take records.
         with self._opened(tree, names) as children, parent.held():
             self._put_into_effect(tree)
             # The children first: other threads always see at least one open partition.
@@ -245,7 +245,7 @@ class Stream:
         """Write the metadata, whole or not at all, with another tree; return whether they are on the disk for certain.
 
         Raises:
-            OSError: they could not be written; the old ones are in effect.
+            OSError: the metadata could not be written; the old ones are in effect.
         """
         try:
             noted = self.created_ms, self.partition_names, self.maker
@@ -279,7 +279,7 @@ class Stream:
 
 
 def call_all(functions: Iterable[Callable[[], object]]) -> None:
-    """Call functions, the others too when one fails; raise its error when all were called."""
+    """Call all functions, the last one first, even if some fail; then raise the error of a failed one."""
     with ExitStack() as stack:
         for function in functions:
             stack.callback(function)
@@ -299,7 +299,7 @@ def new_stream(
     partition_names: tuple[str, ...] | None = None,
     maker: str | None = None,
 ) -> Stream:
-    """Create a stream: its folder, its partitions, and last its metadata, which make it one.
+    """Create a stream: its folder, its partitions, and, last, its metadata, with which it exists.
 
     Args:
         folder: the stream's folder.
@@ -311,7 +311,7 @@ def new_stream(
         maker: the user who makes it, or None.
 
     Raises:
-        ValueError: a number of partitions that no stream may have, or other than that of the names.
+        ValueError: no stream may have so many partitions, or their number is not that of the names.
         OSError: the system refused; nothing is left behind.
     """
     tree = PartitionTree(()).added(partitions)

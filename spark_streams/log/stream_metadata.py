@@ -1,6 +1,6 @@
 """Names the folder of a stream, and reads and writes its metadata, the file ``stream.json``.
 
-The file is replaced whole, and that is the moment in which a change of a stream's partitions takes effect.
+The file is replaced as a whole; at that moment a change of the stream's partitions takes effect.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class StreamMetadata(msgspec.Struct, frozen=True, omit_defaults=True, rename={"t
 
     Args:
         name: the stream's name.
-        incarnation: an identifier that every creation of a stream makes.
+        incarnation: an identifier that is new for every creation of a stream.
         config: the stream's settings.
-        tree: the partitions that there are and were.
+        tree: the present and past partitions.
         created_ms: when it was created, in ms since the epoch.
         partition_names: the names that clients of RabbitMQ gave the first partitions; None when they gave none.
         maker: the user who made it, for whose share of the log's partitions it counts; None: it counts for nobody.
@@ -85,8 +85,8 @@ class StreamMetadata(msgspec.Struct, frozen=True, omit_defaults=True, rename={"t
         """Read the file of a stream's folder, and check that the folders of the partitions are there.
 
         Raises:
-            FileNotFoundError: there is none.
-            CorruptLog: it fails its check, or a folder or file that it names is missing.
+            FileNotFoundError: there is no such file.
+            CorruptLog: the file fails its check, or a folder or file that it names is missing.
         """
         path = folder / METADATA_FILE
         try:
@@ -99,7 +99,7 @@ class StreamMetadata(msgspec.Struct, frozen=True, omit_defaults=True, rename={"t
                 raise ValueError(f"CRC-32C is {found}, the file says {stored}")
             unknown = sorted(set(content["config"]) - {field.name for field in dataclasses.fields(StreamConfig)})
             if unknown:
-                # Going on without it could remove or store records against the settings of the stream's owner.
+                # Going on without the setting could remove or store records against the will of the stream's owner.
                 raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
             metadata = msgspec.convert(content, cls, dec_hook=lambda _, tree: PartitionTree.from_metadata(tree))
             if folder_name(metadata.name) != folder.name:

@@ -1,6 +1,6 @@
 """Parses the options of format ``amqp-events``.
 
-Option ``dialect`` says what the peer is. Some options are for RabbitMQ alone: naming one of them says it too.
+Option ``dialect`` says what kind of peer it is. An option that only one dialect has implies that dialect.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class AmqpSourceOptions(ValuedSourceOptions):
         consumer_group: the group that the links join, or None.
         epoch: this consumer's epoch in the group, or None.
         dialect: the name of the peer's dialect, or ``auto``.
-        key_annotation: RabbitMQ: the annotation that is ``key``; None for property group-id.
-        filter: as in ``SourceOptions``; it asks for ``filter_values``, too.
+        key_annotation: RabbitMQ: the annotation that becomes column ``key``; None for property group-id.
+        filter: as in ``SourceOptions``; it includes the condition for ``filter_values``.
     """
 
     consumer_group: str | None = None
@@ -93,8 +93,8 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
 
     Args:
         options: as Spark hands them over.
-        reading: whether they are known to be a reader's, which needs a stream; a writer whose rows name their streams
-            does not.
+        reading: whether the options are known to be a reader's. A reader needs a stream; a writer whose rows name
+            their streams does not.
 
     Raises:
         OptionError: the first fault found.
@@ -127,14 +127,14 @@ def parse_sink(options: Mapping[str, str]) -> AmqpSinkOptions:
 
 
 def dialect_named(name: str, key_annotation: str | None = None) -> Dialect | None:
-    """Return the dialect of an option's value; None for ``auto``."""
+    """Return the dialect that a value of option ``dialect`` names; None for ``auto``."""
     if name == RABBITMQ.name and key_annotation is not None:
         return keyed(key_annotation)
     return DIALECTS.get(name)
 
 
 def _reader(options: Mapping[str, str], *, reading: bool | None = None) -> OptionReader:
-    """Return the options; positions are numbers or opaque, by the dialect."""
+    """Return the reader of the options; the dialect decides whether positions are numbers or opaque texts."""
     given = OptionReader(options, FORMAT, reading=reading)
     dialect = DIALECTS.get(_dialect(given))
     if dialect is None or not dialect.numeric_offsets:
@@ -145,10 +145,10 @@ def _reader(options: Mapping[str, str], *, reading: bool | None = None) -> Optio
 
 
 def _dialect(given: OptionReader) -> str:
-    """Return the name of the dialect, ``auto`` where the peer shows it; options that only one of them has say it too.
+    """Return the name of the dialect that ``dialect`` or an option of only one dialect names; else ``auto``.
 
     Raises:
-        OptionError: there is no such dialect, or an option is for another one.
+        OptionError: there is no such dialect, or an option belongs to another dialect.
     """
     name = given.word(DIALECT, AUTO, *DIALECTS)
     said_by = DIALECT
@@ -176,7 +176,7 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
             EPOCH if group is None else CONSUMER_GROUP,
             f"{DIALECTS[dialect].title} has none over AMQP 1.0; format 'rabbitmq-stream' has single active consumers",
         )
-    if groups == "always":  # and readers without an epoch share a partition
+    if groups == "always":  # readers without an epoch may share a partition
         if epoch is not None and given.has(MIN_PARTITIONS):
             raise OptionError(
                 MIN_PARTITIONS,
@@ -200,7 +200,7 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
 
 
 def _with_values(options: AmqpSourceOptions) -> Expression | None:
-    """Return a condition that is true of messages with one of the filter values, and of which ``filter`` is."""
+    """Return ``filter``, narrowed to messages that have one of ``filter_values`` if there are any; None for neither."""
     condition, taken_from = options.filter, options.filter_value_from
     if not options.filter_values or taken_from is None:
         return condition
@@ -234,9 +234,9 @@ def _sink(given: OptionReader) -> AmqpSinkOptions:
 
 
 def _named(given: OptionReader) -> tuple[str | None, bool]:
-    """Return the name of the stream, and whether it is a super stream's; None where rows name theirs.
+    """Return the name of the stream, and whether it is a super stream; None where rows name their streams.
 
-    A connection string may name it too.
+    A connection string may also name the stream.
     """
     option = given.one_of(STREAM, SUPER_STREAM)
     if option == SUPER_STREAM:
@@ -271,7 +271,7 @@ _NUMBERS: Final = {
     RABBITMQ.name: '{"orders-0": 42, "orders-1": {"after": 41}}',
     EVENT_HUBS.name: '{"0": 42, "1": {"after": 41}}',
 }
-"""Examples of positions, with partitions as they are named there."""
+"""Examples of positions, with each dialect's own names of partitions."""
 FORMAT: Final = Format(
     name="amqp-events",
     schemes=AMQP_SCHEMES,

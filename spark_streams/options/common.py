@@ -34,9 +34,9 @@ from spark_streams.options.values import duration_ms, filter_expression
 from spark_streams.position import EARLIEST, LATEST
 
 DEFAULT_POLL_INTERVAL_MS: Final = 100
-"""An idle default trigger requests the latest offset 50 to 100 times a second; the peer gets ten requests."""
+"""An idle default trigger requests the latest offset 50 to 100 times a second; the peer gets ten of these requests."""
 DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 900_000
-"""15 minutes, as the Kafka source of Spark."""
+"""15 minutes, as in Spark's Kafka source."""
 
 
 @dataclass(frozen=True)
@@ -50,24 +50,26 @@ class SourceOptions:
         starting: where reading starts.
         ending: where a batch query stops; an ending position is where reading would continue, so ``{"after": x}``
             includes x and ``{"at": x}`` leaves it out. None in a stream.
-        latest_when_no_event: the meaning of a starting timestamp later than every event: True the end of the log,
-            False an error.
-        latest_when_no_match: the same for a starting expression that no event matches; an error only where the user
-            requested one (E-18).
+        latest_when_no_event: whether a starting timestamp later than every event means the end of the log (True) or
+            is an error (False).
+        latest_when_no_match: the same for a starting expression that no event matches; False only where the user
+            requested an error (E-18).
         fail_on_data_loss: whether missing events fail the query (True) or are logged.
-        max_offsets_per_trigger: events per micro-batch, at most; None for no limit.
+        max_offsets_per_trigger: the most events of a micro-batch; None for no limit.
         min_offsets_per_trigger: events that have to wait before a micro-batch starts, unless ``max_trigger_delay_ms``
             has passed; None to start with any.
-        max_trigger_delay_ms: how long a micro-batch may wait for ``min_offsets_per_trigger`` since the last one.
-        min_partitions: Spark tasks per batch, at least, where offsets allow it; None for one a partition.
+        max_trigger_delay_ms: how many milliseconds after the last micro-batch the next one may still wait for
+            ``min_offsets_per_trigger``.
+        min_partitions: the fewest Spark tasks of a batch, where offsets allow it; None for one task per partition.
         poll_interval_ms: how many milliseconds the peer's answer about its bounds may be reused.
         request_timeout_ms: how many milliseconds to wait for an answer of the peer.
         timestamp_overflow: the treatment of an instant that does not fit Spark's microseconds: ``fail`` fails the
             query, ``null`` makes the cell NULL.
-        filter: the rows are the events that it is true of; None for all.
+        filter: the condition that is true of every event that becomes a row; None for all events.
         pushdown: whether Spark may push filters of the DataFrame (batch queries).
         log_level: the lowest level of the log lines.
-        query_name: the query's name, for log lines; None where the user does not tell it, as Spark does not.
+        query_name: the query's name, for log lines; None where the user does not give it: Spark hands it to writers
+            only.
     """
 
     format: str
@@ -101,7 +103,7 @@ class SourceOptions:
 
 
 def query_label(name: str | None) -> str:
-    """Return the beginning of a log line about a query: its name, and nothing where that is not known."""
+    """Return the beginning of a log line about a query: the query's name; empty where the name is not known."""
     return f"query '{name}': " if name else ""
 
 
@@ -115,7 +117,7 @@ def read_source(
     *,
     streaming: bool | None,
 ) -> Options:
-    """Read the options of every format's reader; those of one format's own keep their defaults.
+    """Read the options that the readers of all formats have; those of a single format keep their defaults.
 
     Args:
         given: the user's options.

@@ -34,14 +34,14 @@ from spark_streams.secrets import CalledSecret, FileSecret
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 DEFAULT_LOG_LEVEL: Final = "info"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-"""What ``logLevel`` may be. With the default, whatever has set up logging in the process counts."""
+"""The values of ``logLevel``. With the default, logging that the process has set up keeps its own level."""
 HTTPS_PORT: Final = 443
-"""The port of WebSockets with TLS, where none is named."""
+"""The port of WebSockets over TLS, where the url names none."""
 _GATEWAY: Final = re.compile(r"(?:[a-z]+://)?(\[[0-9a-fA-F:.]+\]|[^\[\]/@,?#\s:]+)(?::([0-9]{1,5}))?/?")
 
 
 def read_endpoint(given: OptionReader) -> Endpoint:
-    """Return the peer's endpoint, with credentials and TLS, and the way to it.
+    """Return the peer's endpoint, with credentials, TLS, transport and gateway.
 
     Raises:
         OptionError: the url or the connection string is missing or wrong, credentials contradict each other, or a TLS
@@ -82,12 +82,12 @@ def _address(given: OptionReader) -> Endpoint:
             raise OptionError(given_tls[0], f"cannot be used with UseDevelopmentEmulator=true in '{CONNECTION_STRING}'")
         return found.endpoint
     url = given.required(URL, given.form.url_example)
-    # An option of TLS implies TLS, on its default port when the url has none.
+    # A TLS option implies TLS, on the default TLS port when the url names no port.
     return parse_url(with_tls_scheme(url) if given_tls else url, schemes=given.form.schemes)
 
 
 def _reached(given: OptionReader, endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint with the way to it, where the format has a choice."""
+    """Return the endpoint with its transport and gateway, where the format has options for them."""
     if TRANSPORT not in given.form.both:
         return endpoint
     transport = cast(Literal["tcp", "websocket"], given.word(TRANSPORT, "tcp", "websocket"))
@@ -126,7 +126,7 @@ def _both(option: str, other: str) -> OptionError:
 
 
 def read_secret(given: OptionReader, file: str, provider: str) -> Secret | None:
-    """Return a secret that is read when it is needed, None without either of the two options.
+    """Return a secret that is read each time it is used; None where neither option is given.
 
     Args:
         given: the options.

@@ -6,8 +6,8 @@
     Endpoint=sb://<host>[:port]/;SharedAccessSignature=SharedAccessSignature sr=…&sig=…&se=…&skn=…[;EntityPath=<hub>]
     …;UseDevelopmentEmulator=true         plain AMQP
 
-The names are taken in any case and order. Without a key and a signature, other options say who signs in. No message
-shows anything of the text but the hub: in a malformed one any part may be the key.
+The names are taken in any case and order. Without a key and a signature, other options have the credentials. Error
+messages show no part of the text but the hub: in a malformed text any part may be the key.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ConnectionString(NamedTuple):
     """What a connection string says.
 
     Args:
-        endpoint: the namespace, with the rule as user name and its key as password, or the signature as token; of an
-            emulator without TLS.
-        hub: the hub; None where it names none.
+        endpoint: the namespace, with the rule as user name and its key as password, or the signature as token; an
+            emulator's has no TLS.
+        hub: the hub; None where the connection string names none.
     """
 
     endpoint: Endpoint
@@ -60,13 +60,13 @@ def parse_connection_string(text: str) -> ConnectionString:
     """Read a connection string.
 
     Raises:
-        OptionError: it is malformed; the message says which part is wrong, and shows none.
+        OptionError: it is malformed; the message says which part is wrong without showing any part.
     """
     parts = _parts(text)
     if _ENDPOINT not in parts:
         raise _fault(f"has no {_ENDPOINT}, expected such as {EXAMPLE}")
     address = _ADDRESS.fullmatch(parts[_ENDPOINT])
-    # Strings written for azure-event-hubs-spark name the hub there, too.
+    # Strings written for azure-event-hubs-spark name the hub in the path, too.
     if address is None or address["path"] not in (None, "", parts.get(_HUB)):
         raise _fault(f"{_ENDPOINT} is no address such as sb://<namespace>.servicebus.windows.net/ (the hub is {_HUB})")
     if (_RULE in parts) != (_KEY in parts):
@@ -92,7 +92,7 @@ def stream_of(given: OptionReader) -> str | None:
     """Return the hub that option ``stream`` or the connection string names; None where neither names one.
 
     Raises:
-        OptionError: both do, and name two.
+        OptionError: they name two different hubs.
     """
     named = given.text(STREAM, given.form.stream_example)
     text = given.get(CONNECTION_STRING)
@@ -106,7 +106,7 @@ def _parts(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, part in enumerate(text.strip().split(";"), 1):
         if not part.strip():
-            continue  # many end with a semicolon
+            continue  # many strings end with a semicolon
         before, sign, value = part.partition("=")
         if before.strip().lower() == "hostname":
             raise _fault(

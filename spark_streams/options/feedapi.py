@@ -53,7 +53,7 @@ from spark_streams.options.positions import read_position
 from spark_streams.position import At, AtTime, Matching, Position
 
 DEFAULT_MAX_BYTES_PER_TRIGGER: Final = 256 << 20
-"""Bytes of pages that a micro-batch takes from the spool, and of those read ahead for the next one."""
+"""Bytes of pages that a micro-batch takes from the spool; as many bytes are read ahead for the next micro-batch."""
 DEFAULT_POLL_INTERVAL_MS: Final = 1_000
 """Longer than with brokers: each poll is a request to an HTTP service, for each partition."""
 DEFAULT_MAX_LINE_BYTES: Final = 64 << 20
@@ -75,19 +75,19 @@ class FeedSourceOptions(SourceOptions):
 
     Args:
         dialect: the dialect of the feed; ``auto`` finds it out from the feed.
-        partitions: number of partitions of a version 1 feed, which does not tell; None for version 2.
+        partitions: number of partitions of a version 1 feed, which does not say it; None for version 2.
         ordered: whether partitions that replace a closed one wait until that one is fully read.
-        spool_location: the folder, a path or a URI that Arrow knows, that pages are kept in until their micro-batch
-            is committed; None for a temporary one.
-        key_field: JSON pointer to what becomes ``key``, or None.
-        timestamp_field: JSON pointer to what becomes ``timestamp``, or None.
-        page_size: the number of events that each request names for its response, or None; a feed may ignore it.
-        max_bytes_per_trigger: bytes of pages in a micro-batch, about.
-        max_line_bytes: bytes of one line, at most.
+        spool_location: the folder that keeps pages until their micro-batch is committed, as a path or a URI that Arrow
+            knows; None for a temporary folder.
+        key_field: JSON pointer to the value of ``key``; None for the key that the feed writes beside the event, if any.
+        timestamp_field: JSON pointer to the value of ``timestamp``; None for null.
+        page_size: the number of events that each request asks for; None asks for no number. A feed may ignore it.
+        max_bytes_per_trigger: about how many bytes of pages a micro-batch has.
+        max_line_bytes: the most bytes of one line.
         poll_interval_ms: as in ``SourceOptions``, with a longer default.
-        filters: names and values of the feed's own filters, which it applies.
-        filter_fields: the feed's own filters that ``filter`` may be pushed to, and what each compares: ``key``, or a
-            JSON pointer; none pushes nothing; None believes what discovery says.
+        filters: names and values of the feed's own filters, which the feed applies.
+        filter_fields: the feed's own filters that ``filter`` may be pushed to, each with what it compares: ``key``, or
+            a JSON pointer. An empty dict pushes nothing; None uses what discovery declares.
     """
 
     dialect: Literal["auto", "v1", "v2a", "v2b"] = "auto"
@@ -109,11 +109,12 @@ class FeedSinkOptions:
     """Everything that a writer of feeds needs to know; picklable, and safe to print.
 
     Args:
-        endpoint: the feed's address at a server of the log, with credentials and TLS; None when ``data_dir`` is there.
-        data_dir: the data directory of a log on this machine, as an absolute path; None for ``endpoint``.
+        endpoint: the feed's address at a server of the log, with credentials and TLS; None when ``data_dir`` is given.
+        data_dir: the data directory of a log on this machine, as an absolute path; None when ``endpoint`` is given.
         stream: the feed's name.
-        key_field: JSON pointer to what becomes an event's key, or None: column ``key`` has it.
-        request_timeout_ms: how long the server may be silent, or another process may keep the directory open.
+        key_field: JSON pointer to the value that becomes an event's key; None takes column ``key``.
+        request_timeout_ms: how many milliseconds the server may be silent, or another process may keep the directory
+            open.
         log_level: as ``SourceOptions`` has it.
     """
 
@@ -130,7 +131,7 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
 
     Args:
         options: as Spark hands them over.
-        reading: whether they are known to be a reader's.
+        reading: whether the options are known to be a reader's.
 
     Raises:
         OptionError: the first fault found.
@@ -144,7 +145,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> FeedSourceOp
     """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
-        OptionError: as ``OptionReader`` and ``read_source``; a bad value of an option of this format's own.
+        OptionError: as for ``OptionReader`` and ``read_source``; or one of this format's own options has a bad value.
     """
     given = OptionReader(options, FORMAT, reading=True)
     if not streaming:
@@ -156,10 +157,10 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> FeedSourceOp
 
 
 def _source(given: OptionReader, streaming: bool | None) -> FeedSourceOptions:
-    """Read a reader's options; ``streaming`` as ``read_source`` has it.
+    """Read a reader's options; ``streaming`` as for ``read_source``.
 
     Raises:
-        OptionError: as ``parse_source``.
+        OptionError: as for ``parse_source``.
     """
     given.refuse(
         BY_TIME, "feedapi cannot seek by time, as feeds have cursors only: start 'earliest', 'latest' or after a cursor"

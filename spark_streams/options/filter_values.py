@@ -1,4 +1,4 @@
-"""Reads the options for RabbitMQ's filter values, by which a broker leaves out chunks of a stream."""
+"""Reads the options for RabbitMQ's filter values, which let a broker skip chunks of a stream."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ValuedSourceOptions(SourceOptions):
     Args:
         super_stream: whether ``stream`` names a super stream, so that its partitions are read.
         filter_values: read only messages with one of these filter values; empty for all messages.
-        match_unfiltered: whether messages without a filter value are looked at too: with ``filter_values`` they are
-            read, with ``filter`` those of them that match. By default with ``filter`` alone, whose rows do not depend
-            on what publishers do about filter values.
-        filter_value_from: where a message has what its publisher took its filter value from: ``key``,
-            ``application_properties.<name>``, ``message_annotations.<name>`` or ``properties.<field>``; None where that
-            is not known, and so none is asked for.
+        match_unfiltered: whether messages without a filter value are considered too: with ``filter_values`` they are
+            read, with ``filter`` those that match are. By default only with ``filter`` alone, as its rows must not
+            depend on whether publishers set filter values.
+        filter_value_from: the part of a message that its publisher takes the filter value from: ``key``,
+            ``application_properties.<name>``, ``message_annotations.<name>`` or ``properties.<field>``; None where it
+            is not known, so that the broker is asked for no filter value.
     """
 
     super_stream: bool = False
@@ -48,16 +48,16 @@ Valued = TypeVar("Valued", bound=ValuedSourceOptions)
 def read_valued(
     given: OptionReader, named: tuple[str | None, bool], kind: type[Valued], *, streaming: bool | None
 ) -> Valued:
-    """Read the options of every format's reader, and what readers of RabbitMQ have in common.
+    """Read the options of every format's reader, and those that all readers of RabbitMQ have.
 
     Args:
         given: the user's options.
-        named: the name of the stream, None where there is none yet, and whether it is a super stream.
+        named: the name of the stream (None where there is none yet), and whether it is a super stream.
         kind: as for ``read_source``.
         streaming: as for ``read_source``.
 
     Raises:
-        OptionError: a value is bad, or options contradict each other; or a reader has no stream.
+        OptionError: a value is bad, options contradict each other, or a reader has no stream.
     """
     name, super_stream = named
     if name is None and given.reading:

@@ -1,7 +1,7 @@
-"""Says what the options of Spark's Kafka source and of azure-event-hubs-spark are called here, for whoever moves a job.
+"""Maps options of Spark's Kafka source and of azure-event-hubs-spark to advice, for users who move a job.
 
-docs/from-kafka.md and docs/from-azure-event-hubs-spark.md have the whole lists, with those that mean the same and need
-no hint.
+docs/from-kafka.md and docs/from-azure-event-hubs-spark.md have the whole lists, including the options that mean the
+same here and need no advice.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _HINTS: Final[Mapping[str, Callable[[Format], str]]] = {
         f"'{REQUEST_TIMEOUT}' is how long the peer may be silent, and what may pass is tried again by itself"
     ),
 }
-"""What the names of Spark's Kafka source are, and what to do; the first that fits counts."""
+"""Pattern of option names of Spark's Kafka source, in lower case, to the advice; the first full match counts."""
 _HUBS: Final[Mapping[str, str]] = {
     "connectionstring": f"give '{CONNECTION_STRING}', as the portal shows it; the hub is its EntityPath, or '{STREAM}'",
     "consumergroup": f"give '{CONSUMER_GROUP}'",
@@ -81,12 +81,12 @@ _HUBS: Final[Mapping[str, str]] = {
     "aadauth": f"give '{TOKEN_PROVIDER}', a function that returns a token",
     "": "leave it out, there is nothing to set in its place",
 }
-"""What the names of azure-event-hubs-spark have in them, and what to do."""
+"""Pattern in an option name of azure-event-hubs-spark, in lower case, to the advice; the first that is found counts."""
 _WITHOUT_PREFIX: Final = ("maxeventspertrigger", "usesimulatedclient", "partitionpreferredlocationstrategy")
 
 
 def hint_of_others(name: str, form: Format) -> str | None:
-    """Return what to do in place of an option of another connector; None for a name that none of them has."""
+    """Return the advice for an option of another connector; None for a name that no other connector has."""
     lower = name.lower()
     if lower.startswith("eventhubs.") or lower in _WITHOUT_PREFIX:
         hints = _HUBS if CONNECTION_STRING in form.known else {"": "amqp-events is the format for Event Hubs"}

@@ -81,9 +81,9 @@ TRANSPORT: Final = "transport"
 CUSTOM_ENDPOINT: Final = "customEndpoint"
 
 QUERY_NAME: Final = "queryName"
-"""The query's name, which Spark puts into the map of a stream's writer; users put it into that of its reader."""
+"""The query's name. Spark adds it to the options of a stream's writer; users add it to those of the reader."""
 PATH: Final = "path"
-"""The argument of ``load`` and ``save``, as Spark puts it into the map."""
+"""The option as which Spark passes the argument of ``load`` and ``save``."""
 
 OF_ADDRESSES: Final = (
     USERNAME, PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME,
@@ -105,12 +105,12 @@ OF_SPARK: Final = frozenset(
     (PATH, "paths", "checkpointlocation", QUERY_NAME.lower(), "outputmode", "asyncprogresstrackingenabled",
      "asyncprogresstrackingcheckpointintervalms", "__provider__", "name", "sourcename")
 )  # fmt: skip
-"""The names that Spark itself puts into, or takes from, the same map; in lower case."""
+"""The names that Spark itself puts into the map of options, or takes from it; in lower case."""
 
 TABLE_PROVIDER: Final = "provider"
 """The property of a table of the catalog that names its format; no option of ours has that name."""
 TABLE_OPTION_PREFIX: Final = "option."
-"""The prefix that ``OPTIONS (…)`` of ``CREATE TABLE`` have among the properties of the table."""
+"""The prefix of the table properties that hold the ``OPTIONS (…)`` of ``CREATE TABLE``."""
 
 SECRET: Final = frozenset((URL, CONNECTION_STRING.lower(), PASSWORD.lower(), TOKEN))
 """Options that hold secrets; in lower case."""
@@ -124,16 +124,16 @@ class Format:
         name: the format's name, for messages.
         schemes: the schemes that its urls may have.
         url_example: the text after "is required" when there is no url.
-        stream_example: the same for the stream.
+        stream_example: the text after "is required" when there is no stream.
         naming: how to name a stream, for users who gave it to ``load``.
-        position: reads one JSON value of a position; the arguments are option, partition and value, and the error is
-            an OptionError.
+        position: reads one JSON value of a position; its arguments are option, partition and value, and it raises
+            OptionError.
         offsets_example: a JSON object of positions, for messages.
-        reading: options of its readers beside those of every format's.
-        writing: options of its writers beside those of every format's.
-        both: options of its readers and writers beside those of every format's.
-        prefixes: prefixes of options that the user names, in lower case.
-        refused: options that it does not accept, with the reason: those of other formats, or of later versions.
+        reading: options that only its readers have, without those of ``OF_EVERY_READER``.
+        writing: options that only its writers have.
+        both: options of its readers and writers, without those of ``OF_EVERY_FORMAT``.
+        prefixes: prefixes, in lower case, of options whose names the user completes.
+        refused: options that it does not accept, with the reason: options of other formats, or of later versions.
     """
 
     name: str

@@ -5,7 +5,7 @@ name of another format, of Kafka's source or of a later version is an error that
 (``checkpointLocation`` …) pass; the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would
 be dropped silently.
 
-``RedactedOptions`` is that map for plans and logs: its print shows no secret, and its pickle masks them.
+``RedactedOptions`` holds that map for plans and logs: its ``repr`` shows no secret, and its pickle masks secrets.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _OF_TABLES: Final = (
 
 
 def of_a_table(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the ``OPTIONS`` of a ``CREATE TABLE``, of which Spark passes the properties; None for anything else.
+    """Return the ``OPTIONS`` of a ``CREATE TABLE`` if Spark has passed the properties of a table; else None.
 
-    Spark passes each of them twice, with a prefix and without: an address without its twin is that of a reader or
-    writer, to which somebody has given an option of the property's name.
+    Spark passes each option of a table twice, with a prefix and without. An address without its prefixed copy belongs
+    to a reader or writer that was given an option named ``provider``.
     """
     names = {name.lower(): name for name in options}
     cut = len(TABLE_OPTION_PREFIX)
@@ -58,7 +58,7 @@ class OptionReader:
     Args:
         options: the options as Spark passes them.
         form: their format.
-        reading: whether they are a reader's or a writer's; None when that is not known yet.
+        reading: True for a reader's options, False for a writer's; None when that is not known yet.
 
     Raises:
         OptionError: the format, or its readers or writers, do not accept a name, or ``load`` or ``save`` has an
@@ -99,7 +99,7 @@ class OptionReader:
         return self._values.get(name.lower())
 
     def starting_with(self, prefix: str) -> dict[str, str]:
-        """Return the options that begin with a prefix, by the rest of their names, in lower case."""
+        """Return the options whose names begin with a prefix: the rest of the name, in lower case, to the value."""
         return {n[len(prefix) :]: v for n, v in sorted(self._values.items()) if n.startswith(prefix) and v is not None}
 
     def refuse(self, names: Iterable[str], why: str) -> None:
@@ -109,12 +109,12 @@ class OptionReader:
                 raise OptionError(name, why)
 
     def needs(self, name: str, other: str, why: str = "") -> None:
-        """Raise an OptionError if the option is given without another one that it belongs to."""
+        """Raise an OptionError if option ``name`` is given without option ``other``, which it belongs to."""
         if self.has(name) and not self.has(other):
             raise OptionError(name, f"needs '{other}' beside it{why and ': '}{why}")
 
     def required(self, name: str, example: str) -> str:
-        """Return the option's value; without one the message says ``example``."""
+        """Return the option's value; if it is missing or blank, raise an OptionError with ``example``."""
         value = self.get(name)
         if value is None or not value.strip():
             raise OptionError(
@@ -137,7 +137,7 @@ class OptionReader:
         return there[0] if there else None
 
     def word(self, name: str, *words: str, default: str | None = None) -> str:
-        """Return the one of ``words`` that the option has, in any case; else ``default``, or the first."""
+        """Return the option's value, one of ``words`` in any case; if not given, ``default`` or the first word."""
         value = (self.get(name) or default or words[0]).strip().lower()
         if value not in words:
             expected = f"neither '{words[0]}' nor '{words[1]}'" if len(words) == 2 else f"none of {', '.join(words)}"
@@ -145,7 +145,7 @@ class OptionReader:
         return value
 
     def integer(self, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
-        """Return a whole number from ``low`` to ``high``, both inclusive; None when it is not given."""
+        """Return the option's whole number, from ``low`` to ``high`` inclusive; None when the option is not given."""
         value = self.get(name)
         if value is None:
             return None
@@ -157,7 +157,7 @@ class OptionReader:
         return int(value)
 
     def boolean(self, name: str, default: bool) -> bool:
-        """Return the boolean of ``true`` or ``false``; ``default`` when the option is not given."""
+        """Return the option's ``true`` or ``false`` as a bool; ``default`` when the option is not given."""
         value = self.get(name)
         if value is None:
             return default

@@ -1,4 +1,4 @@
-"""Reads the options for the start and the end of reading, and positions with numeric offsets, as RabbitMQ's."""
+"""Reads the options for the start and the end of reading, and positions with numeric offsets, such as RabbitMQ's."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from spark_streams.options.values import did_you_mean, filter_expression, instan
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
 
 STARTS: Final = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
-"""The options that say where reading starts; see ``ENDS``."""
+"""The options for the start of reading: one instant, one per partition, or positions; a query has at most one."""
 ENDS: Final = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
-"""The options that give one instant, an instant for each partition, or positions; a query has one of them at most."""
+"""The same options for the end of reading."""
 
 _INSTANTS: Final = (1585672841000, -386380800000)
 
@@ -51,7 +51,7 @@ def read_starting(given: OptionReader, default: Position) -> PositionRange:
     """Return where reading starts.
 
     Raises:
-        OptionError: two options say so, or a value is no position.
+        OptionError: two options give the start, or a value is no position.
     """
     if given.one_of(*STARTS, STARTING_EXPRESSION) == STARTING_EXPRESSION:
         text = given.required(STARTING_EXPRESSION, "such as type = 'order' AND publish_time >= 1585672841000")
@@ -64,7 +64,7 @@ def read_ending(given: OptionReader, default: Position | None) -> PositionRange 
     """Return where reading ends: the position where it would continue.
 
     Raises:
-        OptionError: two options say so, or a value is no position.
+        OptionError: two options give the end, or a value is no position.
     """
     found = _positions(given, *ENDS)
     return PositionRange(default, option=ENDING_OFFSETS) if found is None and default is not None else found
@@ -104,7 +104,7 @@ def _positions(given: OptionReader, timestamp: str, by_timestamp: str, offsets: 
         )
     values = json_object(name, text, words="" if of_instants else "'earliest', 'latest' or ", example=example)
     for partition, value in values.items():
-        # In the JSON of Spark's Kafka source topics have partitions, and these positions.
+        # The JSON of Spark's Kafka source maps topics to partitions, and partitions to offsets.
         if isinstance(value, dict) and value and all(re.fullmatch("[0-9]+", key) for key in value):
             raise OptionError(
                 name,
@@ -132,10 +132,10 @@ def read_position(option: str, partition: str, value: object, expected: str | No
         option: the option's name, for messages.
         partition: the partition's name, for messages.
         value: its JSON value.
-        expected: what the message says about a value that is none; None for what ``position_from_json`` says.
+        expected: the message for a value that is no position; None for the message of ``position_from_json``.
 
     Raises:
-        OptionError: it is no position, or its expression is no filter.
+        OptionError: the value is no position, or its expression is no filter.
     """
     try:
         position = position_from_json(value)
@@ -152,15 +152,15 @@ def numbered_position(option: str, partition: str, value: object, peer: str = "R
     Args:
         option: the option's name, for messages.
         partition: the partition's name, for messages.
-        value: its JSON value: a number starts with that offset (-2 is earliest, -1 latest), digits in a string start
-            after it, and the objects of the position model take both.
-        peer: whose offsets they are, for messages.
+        value: its JSON value. A number is the position at that offset (-2 is earliest, -1 latest), a string of digits
+            the position after that offset; ``{"at": …}`` and ``{"after": …}`` take numbers and strings.
+        peer: the peer that the offsets belong to, for messages.
 
     Returns:
         The position, its offset as 20 digits.
 
     Raises:
-        OptionError: it is no position, an offset is outside 0 to 2^63-1, or an expression is none.
+        OptionError: the value is no position, its offset is outside 0 to 2^63-1, or its expression is no filter.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         if value in (-2, -1):

@@ -42,9 +42,9 @@ from spark_streams.options.positions import numbered_position
 from spark_streams.wire.rabbitmq.publish_encode import Codec, RabbitPublishing, Routing
 
 MAX_NAME_BYTES: Final = 255
-"""Bytes of the longest name of a consumer, in UTF-8: the broker silently drops offsets under a longer one."""
+"""The most bytes of a consumer's name, in UTF-8: the broker silently drops offsets stored under a longer name."""
 MAX_SUB_ENTRY_SIZE: Final = 65_535
-"""Messages of a sub-entry batch, which counts them in 16 bits."""
+"""The most messages of a sub-entry batch, which counts them in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RabbitSourceOptions(ValuedSourceOptions):
     Args:
         consumer_name: the name under which the broker knows this consumer, or None.
         single_active_consumer: whether consumers of that name take turns.
-        store_offsets: whether the position that the query has reached is stored in the broker, for lag tools.
+        store_offsets: whether the position that the query has reached is stored in the broker, for tools that show lag.
     """
 
     consumer_name: str | None = None
@@ -78,8 +78,8 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
 
     Args:
         options: as Spark hands them over.
-        reading: whether they are known to be a reader's, which needs a stream or super stream; a writer whose rows
-            name their streams does not.
+        reading: whether the options are known to be a reader's. A reader needs a stream or super stream; a writer whose
+            rows name their streams does not.
 
     Raises:
         OptionError: the first fault found.
@@ -93,7 +93,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> RabbitSource
     """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
-        OptionError: as ``OptionReader`` and ``read_source``; a bad value of an option of this format's own.
+        OptionError: as for ``OptionReader`` and ``read_source``; or one of this format's own options has a bad value.
     """
     parsed = _source(OptionReader(options, FORMAT, reading=True), streaming)
     if parsed.store_offsets and not streaming:

@@ -36,10 +36,10 @@ def instant_ms(option: str, value: object) -> int:
     Args:
         option: the option's name, for messages.
         value: an integer of milliseconds, as int or text, or a date or time of ISO 8601 (UTC when it says no offset).
-            A fraction finer than a millisecond is rounded up: the first event not earlier than it is meant.
+            A fraction finer than a millisecond is rounded up, as the user wants the first event not earlier than it.
 
     Raises:
-        OptionError: it is no instant, or outside int64.
+        OptionError: the value is no instant, or outside int64.
     """
     try:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -50,12 +50,12 @@ def instant_ms(option: str, value: object) -> int:
 
 
 def duration_ms(option: str, text: str) -> int:
-    """Return a length of time as Spark writes them: ``15m``, ``30s``, ``1h``, or a bare number of milliseconds.
+    """Return a length of time in milliseconds, given as in Spark: ``15m``, ``30s``, ``1h``, or bare milliseconds.
 
     The units are Spark's: us (rounded up to a millisecond), ms, s, m or min, h and d, in any case.
 
     Raises:
-        OptionError: it is none, shorter than a millisecond, or beyond int64 milliseconds.
+        OptionError: the text is no length of time, or one shorter than a millisecond or beyond int64 milliseconds.
     """
     match = re.fullmatch(r"([0-9]{1,19})\s*([a-z]*)", text.strip().lower())
     unit_us = _UNITS_US.get(match[2]) if match else None
@@ -70,7 +70,7 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def json_object(option: str, text: str, *, words: str, example: str) -> dict[str, Any]:
-    """Return a JSON object that has something for each partition.
+    """Return a JSON object with a value for each partition.
 
     Args:
         option: the option's name, for messages.
@@ -79,8 +79,7 @@ def json_object(option: str, text: str, *, words: str, example: str) -> dict[str
         example: an object that would do, for messages.
 
     Raises:
-        OptionError: bad JSON (with the place), another value than an object, an empty one, or a name that is there
-            twice.
+        OptionError: the text is bad JSON (the message has the place), no object or an empty one, or has a name twice.
     """
     expected = f"expected {words}a JSON object"
     try:
@@ -94,7 +93,7 @@ def json_object(option: str, text: str, *, words: str, example: str) -> dict[str
         ) from None
     except OptionError:
         raise
-    except (ValueError, RecursionError):  # more digits, or more brackets, than Python takes
+    except (ValueError, RecursionError):  # a number too long, or brackets too deep, for Python
         raise OptionError(option, f"bad JSON, too long a number or too deep; {expected} such as {example}") from None
     if not isinstance(value, dict) or not value:
         raise OptionError(option, f"{expected} with each partition's position, such as {example}")
@@ -102,18 +101,18 @@ def json_object(option: str, text: str, *, words: str, example: str) -> dict[str
 
 
 def did_you_mean(text: str, words: Sequence[str]) -> str:
-    """Return the end of a message about a text that is none of the words: the one that is nearly it, if one is."""
+    """Return the end of a message about a text that is none of ``words``: the nearest word; empty if none is near."""
     close = difflib.get_close_matches(text.strip().lower(), words, n=1, cutoff=_NEAR)
     return f", did you mean '{close[0]}'?" if close else ""
 
 
 def words_list(option: str, text: str) -> tuple[str, ...]:
-    """Return texts that are separated by commas, or those of a JSON list, each once and in their order.
+    """Return the texts of a list separated by commas, or of a JSON list, in their order and without repeats.
 
     Blanks around a text between commas do not belong to it; a JSON list is for texts that have commas or such blanks.
 
     Raises:
-        OptionError: none is there, one is empty, or bad JSON.
+        OptionError: the list is empty, a text is empty, or the JSON is bad.
     """
     found: list[object] = [word.strip() for word in text.split(",")]
     if text.strip().startswith("["):
@@ -134,15 +133,15 @@ def words_list(option: str, text: str) -> tuple[str, ...]:
 
 
 def filter_expression(option: str, text: str, where: str = "") -> Expression:
-    """Return the filter that a text says, or the base64 of its protobuf form.
+    """Return the filter that a text expresses.
 
     Args:
         option: the option's name, for messages.
-        text: the filter.
+        text: the filter, or the base64 of its protobuf form.
         where: what the message begins with.
 
     Raises:
-        OptionError: it is neither; the message has the column of the fault.
+        OptionError: the text is neither; the message has the column of the fault.
     """
     try:
         return filters.read_filter(text)
@@ -160,5 +159,5 @@ def _without_repeats(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any
 
 
 def short(text: str) -> str:
-    """Return a value as messages show it: its beginning, where it is long."""
+    """Return a value as messages show it: a long one is cut."""
     return text if len(text) <= 60 else text[:60] + "…"

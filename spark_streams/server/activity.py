@@ -1,13 +1,14 @@
 """Describes the clients of a door: connections, readers, writers, and the offsets that it keeps.
 
-A door that can has two methods for it, and keeps no extra records: each call walks its connections.
+A door that supports this has two methods, and keeps no extra records: each call walks its connections.
 
 ::
 
     activity()  yields what is connected; on the server's loop, where the caller lets others have their turns
     stored()    yields what is kept in the log for clients that may be gone; in any thread
 
-A reader is a link, a subscription, or a connection that fetches; one of several partitions is yielded once for each.
+A reader is a link, a subscription, or a connection that fetches; a reader of several partitions is yielded once for
+each of them.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class ReaderInfo:
         user: who signed in there.
         stream: the stream's name.
         partition: the partition's identifier; empty while it waits for one.
-        next_offset: the next event that it gets, or one before that it does not want; None while it gets nothing.
-        name: what it is called; empty for nothing.
+        next_offset: the offset of the next event that it gets, or of an earlier one that it skips; None while it gets
+            nothing.
+        name: its name; empty without one.
         group: its consumer group, or None.
         owner: the user that the group belongs to; empty for a group of everybody.
         epoch: its epoch in the group, or None.
@@ -82,7 +84,7 @@ class WriterInfo:
         user: who signed in there.
         stream: the stream's name.
         partition: the partition that it is bound to; empty when its events are spread over all.
-        name: what it is called; empty for nothing.
+        name: its name; empty without one.
     """
 
     door: str
@@ -103,10 +105,10 @@ class StoredOffset:
         stream: the stream's name.
         partition: the partition's identifier.
         next_offset: where the reader goes on; None where only an epoch is kept.
-        group: the name that it is kept under.
-        owner: as of ``ReaderInfo``.
+        group: the name under which the state is kept.
+        owner: as in ``ReaderInfo``.
         epoch: the last epoch, or None.
-        kind: what the door calls it.
+        kind: the door's word for it.
     """
 
     door: str
@@ -122,11 +124,11 @@ class StoredOffset:
 
 Item = ConnectionInfo | ReaderInfo | WriterInfo | StoredOffset
 Who = tuple[str, str, str]
-"""The door, the peer and the user of what a connection has."""
+"""The door, the peer and the user of a connection, which its readers and writers share."""
 
 
 def peer_text(address: Any) -> str:
-    """Return an address, as asyncio has it, as host and port."""
+    """Return one of asyncio's addresses as the text ``host:port``."""
     if not isinstance(address, (tuple, list)) or len(address) < 2:
         return str(address or "?")
     host, port = address[:2]
@@ -139,7 +141,7 @@ def client_text(*words: object) -> str:
 
 
 def behind(log: ReferenceLog, stream: str, partition: str, next_offset: int | None) -> int | None:
-    """Return how many events a reader has before it; events that retention removed are not among them.
+    """Return how many events a reader has still to read, without those that retention has removed.
 
     Returns:
         None where its offset is not known, or the partition is gone.

@@ -28,7 +28,7 @@ from spark_streams.server.users import Guesses
 BACKLOG: Final = 256
 """The most connections that the system queues until they are accepted."""
 ACCEPTED: Final = 16
-"""The most that are accepted in one turn of the loop: each takes some 0.1 ms, at each door."""
+"""The most connections that each door accepts in one turn of the loop; each takes some 0.1 ms."""
 SHARE_OF_DESCRIPTORS: Final = 0.75
 """The share of the process's descriptors that connections may use; the log's files need the rest."""
 KEEPALIVE_IDLE_S: Final = 60
@@ -54,7 +54,7 @@ def allow_descriptors(connections: int, files: int) -> None:
 
 
 class Sockets:
-    """The connections of all doors of a server, which share the process's descriptors; and guessers of passwords."""
+    """The connections of all doors of a server, which share the process's descriptors, and the wrong credentials."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -77,8 +77,8 @@ class AdmissionControl:
         sockets: the connections of all doors.
         descriptors: how many descriptors a connection of this door uses.
         counters: the door's.
-        established: the connections that are established, the oldest first, each with its user; None where the peer has
-            not said who it is: these make room for others.
+        established: the established connections, the oldest first, to their users; None where the peer has not said who
+            it is: such connections make room for others.
         arriving: the connections that are not established yet, the oldest first.
     """
 
@@ -91,7 +91,7 @@ class AdmissionControl:
     arriving: dict[Admission, None] = field(default_factory=dict)
 
     def enter(self, transport: asyncio.Transport) -> Admission | None:
-        """Admit a new connection; return None when there is no room, and the connection was cut."""
+        """Admit a new connection; cut it and return None when there is no room."""
         if len(self.arriving) >= self.settings.max_handshakes or self.sockets.full:
             oldest = next(iter(self.arriving), None)
             if oldest is None:
@@ -281,7 +281,7 @@ def _find_vanished(transport: asyncio.Transport, write_timeout_ms: int) -> None:
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        # Later than the write timeout, which tells a peer that still exists; the system tells nobody.
+        # Later than the write timeout, which resets a peer that still exists; the system tells nobody.
         ("TCP_USER_TIMEOUT", 2 * write_timeout_ms),
     ):
         if hasattr(socket, name):  # not every system has each

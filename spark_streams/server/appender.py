@@ -104,8 +104,9 @@ class Appender:
 
     Args:
         loop: where ``done`` is called.
-        off_loop: whether an append waits for the disk. If not, large appends run in the thread one at a time.
-        counters: of the door that appends; None where nobody asks for them.
+        off_loop: whether appends wait for the disk, so that all run in threads. If not, only large appends run in a
+            thread, one at a time.
+        counters: the counters of the door that appends; None where nobody asks for them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, off_loop: bool, counters: DoorCounters | None = None) -> None:
@@ -204,7 +205,7 @@ def count_append(
         values: stored messages, large_binary.
         outcomes: one for each.
         seconds: how long it took.
-        rerouted: as of ``Batch``: what is stored elsewhere is not refused.
+        rerouted: as in ``Batch``; an event that is stored elsewhere does not count as refused.
     """
     counters.appends.observe(seconds)
     stored = outcomes.count(None)

@@ -1,7 +1,7 @@
 """Counts the work of a door, for ``/metrics`` of the log's window and other readers, and names the server's logger.
 
-A door always counts, whether or not anybody asks: an addition for each batch, chunk or request, none for an event. It
-counts on the server's loop alone, so nothing here is locked; another thread may read a number, and not a mapping.
+A door always counts, whether or not anybody asks: one addition for each batch, chunk or request, none for an event. It
+counts only on the server's loop, so nothing here is locked; another thread may read a number, but not a mapping.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 logger: Final = logging.getLogger("spark_streams.server")
-"""For what people are told of the server and its doors."""
+"""Logs what people are told about the server and its doors."""
 SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper ends of a histogram's buckets, inclusive: an append in memory takes the first ones, one that waits for the
 disk the middle ones."""
@@ -59,8 +59,8 @@ class DoorCounters:
         refused_events: events of clients that were not stored, by the label of the ``RefusalReason``; what is stored
             in another partition instead is not among them.
         appends: how long events of clients took to be stored, or refused.
-        requests: HTTP method, and class of the status such as ``2xx``, to the time from a request's head to that of its
-            answer.
+        requests: HTTP method and class of the status, such as ``2xx``, to the times from a request's head to the head
+            of its answer.
     """
 
     opened: int = 0

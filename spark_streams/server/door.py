@@ -23,9 +23,9 @@ from spark_streams.server.tls import Handshakes, TlsTransport, tls_context
 from spark_streams.server.turns import Timer, Worker
 
 STOP_TIMEOUT_S = 2.0
-"""How long peers may take to read the last frames at the end, in seconds."""
+"""How long peers may take to read the last frames when the door closes, in seconds."""
 FOLLOW_INTERVAL_S: Final = 0.1
-"""How often, in seconds, a node looks for changes of streams: the log does not report those of other doors."""
+"""Seconds between two looks of a node for changes of streams: the log does not report changes by other doors."""
 LINGER_S: Final = 2.0
 """How long a peer may take to read the last frames of its connection, and to answer them, in seconds."""
 
@@ -133,12 +133,12 @@ class TcpDoor:
         self._admission = control
         host, port = self.config.host, self.config.port
         where: dict[str, Any] = {"host": host, "port": port, "backlog": ACCEPTED}
-        if host == "::" and socket.has_dualstack_ipv6():  # asyncio would take IPv6 alone on the address of all
+        if host == "::" and socket.has_dualstack_ipv6():  # asyncio would listen on IPv6 only
             listening = socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
             where = {"sock": listening, "backlog": ACCEPTED}
         self._listener = await loop.create_server(lambda: Entrance(control, entered), **where)
         for each in self._listener.sockets:
-            with each.dup() as queue:  # asyncio has one number for both
+            with each.dup() as queue:  # asyncio's one backlog is the queue and the accepts of a turn
                 queue.listen(BACKLOG)
         scheme = self._protocol.scheme if context is None else self._protocol.tls_scheme
         self.url = f"{scheme}://{peer_text((host, self._listener.sockets[0].getsockname()[1]))}"
@@ -166,8 +166,8 @@ class TcpDoor:
         await asyncio.sleep(0)
 
     def activity(self) -> Iterator[Item]:
-        """Yield what is connected, what came first first, so that pages of it stay as they are; see ``activity.py``."""
-        there = [each for each in self.connections if getattr(each, "established", False)]  # one's own need not tell
+        """Yield what is connected, oldest first, so that pages of the list stay as they are; see ``activity.py``."""
+        there = [each for each in self.connections if getattr(each, "established", False)]  # a user's door may lack it
         for connection in sorted(there, key=lambda each: (each.since_ms, each.address)):
             if connection.established:
                 yield from connection.told(self.name)
@@ -193,7 +193,7 @@ class DoorNode(ABC):
     Attributes:
         connections: the open connections.
         appender: appends what producers send.
-        worker: the worker thread, which has the longer work.
+        worker: the worker thread, for longer work.
     """
 
     log: ReferenceLog
@@ -208,7 +208,7 @@ class DoorNode(ABC):
         self._timer = Timer(self.loop)
 
     def add_connection(self, connection: TcpConnection) -> None:
-        """Count a new connection, which removes itself from ``connections`` when it has ended."""
+        """Add a new connection, which removes itself from ``connections`` when it has ended."""
         self.connections.add(connection)
         if not self._timer.due:
             self._timer.start(FOLLOW_INTERVAL_S, self._follow)
@@ -220,7 +220,7 @@ class DoorNode(ABC):
 
     @abstractmethod
     def follow(self) -> None:
-        """Report to the connections what other doors, or this one, changed of the streams that they use."""
+        """Report to the connections how other doors, or this one, have changed the streams that they use."""
 
     def close(self) -> None:
         """Finish work that has begun; call it after all connections have ended."""
@@ -284,7 +284,7 @@ class TcpConnection(asyncio.Protocol, ABC):
         return self.user
 
     def told(self, door: str) -> Iterator[Item]:
-        """Yield what those who look are told of it; ``door`` is the door's name."""
+        """Yield the connection, its readers and its writers, for ``activity``; ``door`` is the door's name."""
         who = (door, self.address, self.known_as)
         yield ConnectionInfo(*who, self.client, self.since_ms)
         yield from self._uses(who)
@@ -294,7 +294,7 @@ class TcpConnection(asyncio.Protocol, ABC):
         """Yield its readers and writers."""
 
     def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from outside of it: an error in it ends this connection only."""
+        """Call a function of this connection from outside of it; an error in the function ends this connection only."""
         try:
             function()
         except Exception as fault:
@@ -356,7 +356,7 @@ class WriteTimeout:
 
     def _look(self) -> None:
         if self._transport.get_write_buffer_size() < self._waiting:
-            self.start()  # slow, and alive
+            self.start()  # the peer is slow, but alive
             return
         peer = self._transport.get_extra_info("peername")
         logger.info("%s: dropped, it took nothing for %d ms", peer, self._timeout_ms)

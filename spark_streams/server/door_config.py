@@ -113,12 +113,12 @@ class DoorConfig:
         return self.max_user_connections or max(1, self.max_connections * 7 // 8)
 
     def is_own(self, host: str, also: Iterable[str] = ()) -> bool:
-        """Return whether a host is this machine, by a loopback address too, the door's ``host``, or one of ``also``."""
+        """Return whether a host means this machine: a loopback name or address, ``self.host``, or one of ``also``."""
         named = {"localhost", *map(host_name, (self.host, *also))}
         return host_name(host) in named or is_loopback(host, self.loopback)
 
     def admits(self, user: str, peer_host: str | None) -> bool:
-        """Return whether a user is let in from an address; None is an address that is not known."""
+        """Return whether a user is let in from an address; None is an unknown address."""
         return self.insecure or user not in self.loopback_users or is_loopback(peer_host, self.loopback)
 
     @property

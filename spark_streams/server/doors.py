@@ -17,7 +17,7 @@ from spark_streams.server.web.config import WebConfig
 
 
 class DoorArguments(TypedDict, total=False):
-    """Keyword arguments of ``LogServer`` and ``ServerThread``: settings of doors, None for a shut one, and doors."""
+    """Keyword arguments of ``LogServer`` and ``ServerThread``: settings of doors (None: stays shut), and doors."""
 
     amqp: AmqpConfig | None
     rabbit: RabbitConfig | None
@@ -66,7 +66,7 @@ class DoorUrls:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Door name to the URL where it listens, without credentials; of ``event-hubs`` the connection string."""
+        """Door name to the URL where it listens, without credentials; ``event-hubs`` to its connection string."""
         urls: dict[str, str] = self.server.urls
         return urls
 

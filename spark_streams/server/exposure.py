@@ -19,7 +19,7 @@ class DoorExposed(ValueError):
     Args:
         door: its name, as in ``LogServer.urls``.
         where: host and port.
-        access: why.
+        access: why it would let in strangers.
     """
 
     def __init__(self, door: str, where: str, access: OpenAccess) -> None:

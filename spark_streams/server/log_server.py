@@ -24,7 +24,8 @@ class LogServer:
     Args:
         log: the log; it stays open when the server stops.
         configs: settings of doors of this package; None leaves a door shut.
-        doors: further settings, as ``amqp``, ``rabbit`` and ``feed``; and ``doors``, such as a user's own.
+        doors: keyword arguments: further settings, such as ``amqp``, ``rabbit`` and ``feed``, and ``doors``, such as a
+            user's own.
 
     Attributes:
         doors: the doors that ``start`` opens, in this order.
@@ -42,7 +43,7 @@ class LogServer:
         self._sockets = Sockets()
 
     def door(self, name: str) -> Any:
-        """Return the door of a name: a ``Door``, of the class that speaks its protocol.
+        """Return the door with a name: a ``Door`` of the class that speaks its protocol.
 
         Raises:
             KeyError: there is no door of this name.
@@ -69,7 +70,7 @@ class LogServer:
             for door in self.doors:
                 await self._open(door)
         except BaseException:
-            with contextlib.suppress(Exception):  # it is logged, and must not hide why the start failed
+            with contextlib.suppress(Exception):  # ``stop`` logs it, and it must not hide why the start failed
                 await self.stop()
             raise
 
@@ -83,8 +84,8 @@ class LogServer:
     async def stop(self) -> None:
         """Close all doors at the same time: send each peer a close frame, and write durable state.
 
-        A door that cannot be closed in good order keeps no other one from it; its error is logged, and the first one is
-        raised when all doors have ended.
+        A door that cannot be closed in good order does not keep the others from closing. Its error is logged, and the
+        first error is raised when all doors have ended.
         """
         outcomes = await asyncio.gather(*(door.close() for door in self.doors), return_exceptions=True)
         self.urls.clear()

@@ -49,10 +49,10 @@ class PartitionReader:
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
-            self._scheduled = False  # the loop has ended: nobody waits any more
+            self._scheduled = False  # the loop has ended, so nobody waits any more
 
     def _wake(self) -> None:
-        self._scheduled = False  # first: who appends from now on calls again
+        self._scheduled = False  # first, so that an append from now on schedules another call
         woken, self._functions = self._functions, set()
         if woken:
             self.partition.remove_listener(self._appended)
@@ -85,7 +85,7 @@ class PartitionReaders(Generic[R]):
         return reader
 
     def release(self, reader: R) -> None:
-        """Give a reader back, after the removal of waiting functions; its last user drops it, with its cache."""
+        """Give a reader back, after its waiting functions are removed; the last user drops it, with its cache."""
         reader.users -= 1
         if reader.users == 0:
             del self._readers[id(reader.partition)]

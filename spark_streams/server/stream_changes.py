@@ -35,10 +35,10 @@ def read_settings(given: Mapping[str, str], default: StreamConfig) -> StreamConf
 
 
 def read_partitions(text: str, most: int, name: str = "partitions") -> int:
-    """Return a number of partitions, which argument ``name`` has.
+    """Return a number of partitions, the value of argument ``name``.
 
     Raises:
-        ValueError: the text is no number, or there may not be so many.
+        ValueError: the text is no whole number from 1 to ``most``.
     """
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
         raise ValueError(f"{name} is '{text:.40}', expected 1 to {most}")
@@ -53,20 +53,20 @@ def maker_of(user: str) -> str | None:
 def create_stream(
     log: ReferenceLog, name: str, partitions: int | None, given: Mapping[str, str], user: str
 ) -> tuple[Stream, bool]:
-    """Create a stream; one with as many partitions and the same settings may be there. It waits for the disk.
+    """Create a stream, unless it exists with as many partitions and the same settings; wait for the disk.
 
     Args:
         log: the log.
         name: the stream's name.
         partitions: how many partitions; None for one, or for as many as there are.
-        given: settings as texts; those of the log for the others.
+        given: settings as texts; the other settings are the log's.
         user: who creates it.
 
     Returns:
         The stream, and whether it was created.
 
     Raises:
-        NameTaken: a partition of another stream has the name, or a partition of this one would have another's.
+        NameTaken: a partition of another stream has the name, or a partition of this stream would get a taken name.
         StreamExists: the stream is there with other partitions or settings; the text says which.
         ValueError: the name or a setting is invalid.
     """
@@ -74,7 +74,7 @@ def create_stream(
     try:
         return log.create_stream(name, partitions or 1, config, maker=maker_of(user)), True
     except NameTaken:
-        raise  # it is a StreamExists too
+        raise  # NameTaken is a StreamExists too
     except StreamExists:
         stream = log.stream(name)
     if partitions not in (None, len(stream.partitions)):

@@ -7,8 +7,8 @@
 
 asyncio's own TLS takes 256 KiB for each connection before its peer has sent a byte, computes all the handshakes that it
 can at once, and cuts a connection whose handshake fails before its peer is told why. Here the connections of a door
-share the memory for what arrives, one that has said nothing waits for nothing, and handshakes are computed in turns,
-beside the door's other work.
+share one receive buffer, a connection that has sent nothing takes no place in the queue, and handshakes are computed in
+turns, beside the door's other work.
 
 Spec: RFC 8446 §6.1 (the end of data), §6.2 (a fatal alert, after which nothing more is sent).
 """
@@ -29,16 +29,16 @@ from spark_streams.server.turns import Timer, Turn
 from spark_streams.server.users import peer_network
 
 UNEXPECTED: Final = b"\x15\x03\x03\x00\x02\x02\x0a"
-"""The alert unexpected_message: OpenSSL has none for bytes that are no record of TLS (RFC 8446 §5.1: it is a duty)."""
+"""The alert unexpected_message, which RFC 8446 §5.1 requires for bytes that are no TLS record; OpenSSL sends none."""
 READ_BYTES: Final = 1 << 18
 """The most bytes that are taken from a socket at once."""
 HANDSHAKE_BYTES: Final = 1 << 13
-"""The same before TLS is established: what a connection keeps while it waits for its turn."""
+"""The same before TLS is established; a connection keeps up to so many bytes while it waits for its turn."""
 RECORD_BYTES: Final = 1 << 14
 """The most bytes of a record (RFC 8446 §5.1)."""
 TURN_SHARE: Final = 0.25
-"""The part of a turn for which handshakes are computed at a time: each door may have that to do. A step takes a third
-of it, or five times as much, as the certificate's key has it."""
+"""The part of a turn for which a door computes handshakes at a time, as each door may have some to compute. A step
+takes a third of it, or five times as much, depending on the certificate's key."""
 END_S: Final = 2.0
 """How long a peer may take to answer the end of TLS, in seconds."""
 _SAME: Final = ("pause_reading", "get_write_buffer_size", "set_write_buffer_limits", "abort")
@@ -70,9 +70,9 @@ class Handshakes:
     """The TLS handshakes of a door.
 
     Half as many as ``max_handshakes`` are under way at a time, a quarter from one address. A connection beyond that
-    waits: first come, first served, but for those whose address has its share. While others wait, a handshake that
-    takes longer than a fifth of ``handshake_timeout_ms`` is given up. So a connection that finds ``max_handshakes``
-    others that never go on, all from its own address, has its turn within three fifths of its time.
+    waits: first come, first served, except for those whose address has its full share. While others wait, a handshake
+    that takes longer than a fifth of ``handshake_timeout_ms`` is given up. So even if ``max_handshakes`` other
+    connections from the same address never go on, a connection has its turn within three fifths of its time.
 
     Args:
         loop: the server's.
@@ -80,10 +80,10 @@ class Handshakes:
         config: the door's settings.
 
     Attributes:
-        buffer: for what arrives on any of the connections.
+        buffer: the receive buffer of all connections.
         loop, context: as above.
-        under_way: the connections whose handshakes are under way, and since when: the loop's time, in seconds.
-        waiting: those that have sent bytes that are not processed yet, in the order in which they came.
+        under_way: each connection whose handshake is under way to its beginning, on the loop's clock, in seconds.
+        waiting: the connections that have sent bytes which are not processed yet, in the order in which they came.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext, config: DoorConfig) -> None:
@@ -110,7 +110,7 @@ class Handshakes:
         self._serve_soon()
 
     def _serve_soon(self) -> None:
-        if not self._due:  # a timer that is started anew would put off what is due
+        if not self._due:  # not by the timer: starting it anew would put off the call that is due
             self._due = True
             self.loop.call_soon(self._serve)
 
@@ -219,14 +219,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # --- the handshake
 
     def step(self) -> None:
-        """Go on with the handshake, as bytes have come, and it is this one's turn."""
+        """Go on with the handshake: bytes have come, and it is this connection's turn."""
         self.resume_reading()
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._send()
         except ssl.SSLError as fault:
-            # The peer is to hang up, when it knows why: a reset, which unread bytes cause, could overtake the alert.
+            # The peer shall hang up, once it knows why: a reset, which unread bytes cause, could overtake the alert.
             logger.info("%s: no TLS: %s", self._tcp.get_extra_info("peername"), fault)
             self._handshakes.leave(self)
             self._ending = True
@@ -280,9 +280,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._tcp.close()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes, behind earlier ones."""
+        """Send bytes, after earlier ones."""
         if data and not self.is_closing():
-            with contextlib.suppress(ssl.SSLError):  # the peer has broken TLS with what is being answered: it closes
+            with contextlib.suppress(ssl.SSLError):  # the bytes being answered broke TLS: ``_deliver`` closes
                 self._tls.write(data)
             self._send()
 
@@ -300,7 +300,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._ending or self._tcp.is_closing()
 
     def close(self) -> None:
-        """Send the end of TLS behind what was written, and close once the peer has answered, or its time is over."""
+        """Send the end of TLS after what was written, and close once the peer has answered, or its time is over."""
         if not self.is_closing():
             self._ending = True
             with contextlib.suppress(ssl.SSLError):  # the peer has not answered yet, or has broken TLS

@@ -1,9 +1,9 @@
 """Orders all work: connections share the loop in turns, a worker thread has the longer work, timers call later.
 
 All callers share one worker thread, or two: threads that compute take the interpreter's lock from each other and from
-the loop, so that more of them make nothing faster and the loop slower. Work of several steps queues again for each
-turn. The next turn is that of the user that has had least (``Places``), however much work, or however many connections,
-another one has.
+the loop, so more of them would make no work faster and the loop slower. Work of several steps queues again for each
+turn. The next turn goes to the user that has had the least time (``Places``), however much work, or however many
+connections, other users have.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, Final, TypeVar
 
 TURN_S: Final = 0.001
 """The length of a turn, in seconds. A connection with more work than this continues after the others had their turn: a
-request of another connection takes up to ten turns of the loop, as one to the feed with a large body does. A turn is
-measured in processor time where it only computes: on a busy machine, too, a few small frames are one turn."""
+request of another connection, such as one to the feed with a large body, takes up to ten turns of the loop. A turn that
+only computes is measured in processor time, so that a few small frames are one turn on a busy machine, too."""
 ASKER: Final[ContextVar[tuple[str, int]]] = ContextVar("ASKER")
 """The owner of a task: a user's name, and the ``id`` of the connection; a task without it counts as a user of its
 own."""
 HALF_S: Final = 1.0
-"""After so many seconds, half of what a user had is forgotten; so a user that waits long has the next turn at
-last."""
+"""Seconds after which half of the time that a user has had is forgotten, so that a user that waits long gets a turn in
+the end."""
 
 
 class Turn:
@@ -33,7 +33,7 @@ class Turn:
 
     Args:
         clock: returns seconds; work that waits for the disk on the loop is measured by ``time.monotonic``.
-        share: how long it is, as a part of ``TURN_S``.
+        share: the length of the turn, as a part of ``TURN_S``.
     """
 
     __slots__ = ("_clock", "_end")
@@ -70,7 +70,7 @@ class Timer:
         self._handle = self._loop.call_later(delay_s, self._call, function, arguments)
 
     def stop(self) -> None:
-        """Make no call."""
+        """Cancel the call that is due, if there is one."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -87,7 +87,7 @@ def one_turn(steps: Generator[object, None, object], turn: Turn) -> None:
     """Run a generator, whose steps may be short, for a turn.
 
     Raises:
-        StopIteration: it has ended; with what it returns.
+        StopIteration: the generator has ended; the exception has what it returned.
     """
     next(steps)
     while not turn.over:
@@ -97,17 +97,18 @@ def one_turn(steps: Generator[object, None, object], turn: Turn) -> None:
 class Places:
     """Some places to work at; little work comes before the rest of large work.
 
-    The next place is for the user who has had least time there, and of the user's connections for the one that has.
+    The next place goes to the user that has had the least time there, and among the connections of that user to the one
+    that has had the least.
 
     Args:
-        number: how many have one at a time.
+        number: how many places there are.
     """
 
     def __init__(self, number: int) -> None:
         self._free = number
         self._waiting: list[tuple[tuple[str, int], asyncio.Future[float]]] = []
         self._had: dict[Hashable, float] = {}
-        """Seconds of each user, and of each connection with its user."""
+        """The seconds that each user has had, and each connection, together with its user."""
         self._halved_s = 0.0
 
     @asynccontextmanager
@@ -145,7 +146,7 @@ class Worker(Places):
 
     Args:
         name: the thread's name, as the system shows it.
-        threads: how many they are, where single steps may be long.
+        threads: the number of threads; more than one where single steps may be long.
     """
 
     def __init__(self, name: str, threads: int = 1) -> None:

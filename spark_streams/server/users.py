@@ -20,7 +20,7 @@ ANONYMOUS: Final = "anonymous"
 """The user name of a peer that signs in without credentials."""
 LOOPBACK: Final = frozenset({"127.0.0.0/8", "::1"})
 LONGEST_DELAY_S: Final = 4.0
-"""Shorter than what clients wait for an answer."""
+"""The longest delay; clients wait longer than this for an answer."""
 FORGOTTEN_S: Final = 60.0
 MOST_ADDRESSES: Final = 4_096
 
@@ -73,7 +73,7 @@ def knows(users: Mapping[str, str], user: str, password: bytes) -> bool:
 
 
 def displaced(owners: Mapping[Any, str], newcomer: str) -> Any:
-    """Return the place to be given up for a newcomer: the oldest of the user that would have most.
+    """Return the place to be given up for a newcomer: the oldest one of the user that would then have the most.
 
     Args:
         owners: all places, each with its user, the oldest first.
@@ -86,7 +86,7 @@ def displaced(owners: Mapping[Any, str], newcomer: str) -> Any:
 class Guesses:
     """Wrong credentials at all doors of a server, by the address that they came from.
 
-    They make answers to further wrong ones late, and no other answer: many may share an address.
+    They delay the answers to further wrong credentials, and no other answer, as many peers may share an address.
 
     Args:
         clock: returns seconds, monotonic.
@@ -95,14 +95,14 @@ class Guesses:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._recent: dict[Hashable, tuple[int, float]] = {}
-        """Address to how many came and when the last one did; the latest address is the last."""
+        """Address to how many came from it and when the last ones did; the latest address is the last."""
 
     def delay_s(self, host: str | None, first_s: float) -> float:
         """Note wrong credentials; return how much later they are answered.
 
         Args:
             host: the address that they came from, None when it is not known.
-            first_s: how much later the first ones are; each further one is twice as late, up to ``LONGEST_DELAY_S``.
+            first_s: the delay of the first ones; it doubles with each further one, up to ``LONGEST_DELAY_S``.
         """
         now, where = self._clock(), peer_network(host)
         count, last_s = self._recent.pop(where, (0, now))
@@ -129,17 +129,17 @@ def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
 
 
 def peer_network(host: str | None) -> Hashable:
-    """Return what one peer has, for limits by address: an address of IPv4, or all of IPv6 with the same first 64 bits.
+    """Return what counts as one peer in limits by address: an IPv4 address, or the first 64 bits of an IPv6 address.
 
     Args:
-        host: an address that it comes from; None: not known, which is one peer.
+        host: the address that the peer comes from; None if it is not known: all such peers count as one.
     """
     address = _address(host)
     return address if address is None or address.version == 4 else ipaddress.ip_network((address, 64), strict=False)
 
 
 def host_name(host: str) -> str:
-    """Return a host as hosts are compared: a name in lower case, without a dot at its end; an address in one form."""
+    """Return a host in a form to compare: a name in lower case, without a dot at its end; an address in one form."""
     return str(_address(host) or host.lower().removesuffix("."))
 
 

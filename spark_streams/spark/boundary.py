@@ -1,7 +1,7 @@
 """The boundary to Spark: our methods that Spark calls, and what a user sees of them when a query fails.
 
 Spark shows the user an exception as Python's ``traceback`` formats it: each frame that the exception came through, and
-each exception that it was raised from, stand before its text. An error of ours says in its text what was wrong and what
+each exception that it was raised from, come before its text. An error of ours says in its text what was wrong and what
 to do; its traceback through the package tells the reader nothing, and hides the text. So it leaves a method that Spark
 calls without the traceback, which goes to the log at level DEBUG. Any other exception, and ``LocalProtocolError``, is a
 defect of ours: it keeps the traceback, which is needed to fix it.

@@ -96,7 +96,7 @@ def _choose(level: str, default: int) -> None:
 
 
 def _unread(stream: Any) -> bool:
-    """Whether a stream is a pipe with bytes that nobody has read yet; only Linux can tell."""
+    """Return whether a stream is a pipe with bytes that were not read yet; only Linux can tell."""
     if sys.platform != "linux":
         return False
     import fcntl

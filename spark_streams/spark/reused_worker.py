@@ -46,7 +46,7 @@ def ease_reuse() -> None:
                 read[finder.archive] = _stamp(finder.archive)
                 finder.invalidate_caches()  # Python's cache may be older than the archive
             sys.path_importer_cache[path] = _ArchiveFinder(path, read[finder.archive])
-    # Present garbage would otherwise stay for ever.
+    # Otherwise the present garbage would never be collected.
     gc.collect()
     gc.freeze()
 

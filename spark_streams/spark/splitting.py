@@ -22,8 +22,8 @@ def shares(limit: int, left: Mapping[_Key, int], waited: Mapping[_Key, int] | No
     Args:
         limit: total number of events, at least 1.
         left: events that each partition has left; 0 is allowed and gets 0.
-        waited: how often in a row a partition got nothing although it had events. When the limit is too low for one
-            event each, the partitions that waited longest go first, so that none starves.
+        waited: how many times in a row a partition got nothing although it had events. When the limit is too low for
+            one event each, the partitions that waited longest go first, so that none starves.
 
     Returns:
         Events for each partition of ``left``: never more than it has left, and ``min(limit, sum(left))`` in total.

@@ -1,8 +1,8 @@
 """Option ``--log-window`` of the pytest plugin: the address at which to see the log that a failed test used.
 
 The log outlives the tests, and ends when a key is pressed after pytest's summary. Where standard input is no terminal,
-as in a CI, nobody presses one: the addresses are printed, and the log ends with the tests, as without the option. So do
-the logs of pytest-xdist's processes, which have no terminal.
+as in a CI, nobody can press one: the addresses are printed, and the log ends with the tests, as without the option. So
+do the logs of pytest-xdist's processes, which have no terminal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogWindow:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add the addresses to the report of a failure; a report goes from one process of pytest-xdist to the other."""
+        """Add the addresses to the report of a failure, which pytest-xdist sends from a worker to the main process."""
         report = yield
         given = getattr(item, "funcargs", {})
         process: LogProcess | None = given.get("reference_log_process")
@@ -77,7 +77,7 @@ class LogWindow:
 
     def _pressed(self, terminalreporter: Any) -> bool:
         """Wait for a key; return whether there is a terminal at which one could be pressed."""
-        import click  # a log has run, whose package it is
+        import click  # it is installed, as a log has run, which needs it
 
         capture = self._config.pluginmanager.getplugin("capturemanager")
         if capture is not None:

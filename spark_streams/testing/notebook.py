@@ -23,7 +23,7 @@ _SETTINGS: Final = {"spark.app.name": "spark-streams-notebook", "spark.log.level
 
 
 FRAME_ANCESTORS: Final = ("http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "vscode-webview:")
-"""The addresses of notebooks on the log's own machine, whose pages may show the log's in a frame."""
+"""The addresses of notebooks on the log's own machine, whose pages may show the log's page in a frame."""
 _LOG: Final = f"{SETTINGS}[web]\nframe_ancestors = {list(FRAME_ANCESTORS)}\n"
 
 
@@ -36,8 +36,8 @@ class Notebook:
 
     Args:
         name: the folder's name.
-        streams: of that log, as ``log serve --stream`` takes them: ``"orders:4"``.
-        volume: the folder on Databricks that has that one; it outlives the cluster.
+        streams: streams of the log that is started here, as ``log serve --stream`` takes them: ``"orders:4"``.
+        volume: the folder on Databricks that holds the notebook's folder; it outlives the cluster.
     """
 
     def __init__(self, name: str, *streams: str, volume: str | None = None) -> None:

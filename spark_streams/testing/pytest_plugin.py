@@ -21,7 +21,7 @@ _LOG_WINDOW: Final = "spark-streams-log-window"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the plugin's options to the command line, and its settings to the file of pytest's settings."""
+    """Add the plugin's options to pytest's command line, and its settings to pytest's configuration file."""
     group = parser.getgroup("spark-streams", "Spark and the reference log of spark-streams")
     group.addoption(
         "--reference-log-dir",

@@ -26,7 +26,7 @@ _PYTHON: Final = "PYSPARK_PYTHON"
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Return Spark's settings of texts NAME=VALUE; the last of a name counts.
+    """Return Spark's settings from texts NAME=VALUE; of several texts with one name, the last counts.
 
     Raises:
         ValueError: a text has another form.
@@ -44,7 +44,7 @@ def running_spark(settings: Mapping[str, str]) -> SparkSession:
     """Return the Spark of this process, with our formats; start one if there is none, which takes seconds.
 
     Args:
-        settings: Spark's settings beside ``SETTINGS``, or in their place.
+        settings: Spark's settings, which are added to ``SETTINGS`` and override them.
     """
     session = _built(settings)
     spark_streams.register(session)
@@ -65,13 +65,13 @@ def spark_there() -> SparkSession | None:
 
 
 def spark_until(ending: ExitStack, settings: Mapping[str, str]) -> SparkSession:
-    """Return the Spark that runs, which goes on after the end; or one that is started, and stopped at the end.
+    """Return the running Spark, which goes on after ``ending``; without one, start one that ``ending`` stops.
 
-    Either has our formats. A started one is stopped as well if it cannot have them.
+    Either gets our formats. ``ending`` stops a started Spark that cannot get them, too.
 
     Args:
-        ending: the end.
-        settings: as for ``running_spark``, of a Spark that is started.
+        ending: the stack whose end stops a Spark that is started here.
+        settings: as for ``running_spark``; only a Spark that is started here gets them.
     """
     session = spark_there()
     if session is None:

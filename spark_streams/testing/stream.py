@@ -58,7 +58,7 @@ class StreamFactory:
                 keep the time that ``produce`` gives them, or ``segment_max_bytes`` and ``retention_max_bytes``.
 
         Raises:
-            RuntimeError: the log refused it; the text has the log's reason, and the nearest setting to an unknown one.
+            RuntimeError: the log refused it; the text has the log's reason, and for an unknown setting the nearest one.
         """
         stream = LogStream(self.process, f"{name}-{secrets.token_hex(4)}", partitions, settings)
         stream.create()

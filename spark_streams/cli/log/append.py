@@ -78,7 +78,7 @@ def append(
 
 
 def _bytes_left() -> int | None:
-    """Return how many bytes stdin has, if it is a file; None for a pipe, whose end nobody knows."""
+    """Return how many bytes stdin has, if it is a file; None for a pipe, whose length nobody knows."""
     descriptor = sys.stdin.fileno()
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return None

@@ -118,7 +118,7 @@ class _Reader:
 
     def _door(self, door: str, kind: type[DoorConfig], value: Any) -> DoorConfig:
         table = dict(self._table(door, value))
-        own = self._users(f"{door}.", table)  # which override those of all doors
+        own = self._users(f"{door}.", table)  # they override those of all doors
         taken = own | {key: {**common, **own.get(key, {})} for key, common in self._of_all_doors.items()}
         apart: dict[str, Callable[[str, Any], Any]] = {
             "groups": self._groups,
@@ -196,7 +196,7 @@ class _Reader:
             self._fail(f"[{section}]", str(fault))
 
     def _value(self, key: str, value: Any, hint: Any) -> Any:
-        """Return a value as a setting of type ``hint`` has it."""
+        """Return a value converted to the type of its setting, ``hint``."""
         kinds = get_args(hint) or (hint,)
         if get_origin(hint) is Literal:
             if value not in kinds:

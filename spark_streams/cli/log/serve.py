@@ -177,7 +177,7 @@ def serve(
     with ReferenceLog(data_dir, configured.log) as log:
         for request in (*configured.streams, *streams):
             request.ensure(log)
-        # All clients wait for a collection of all objects; those that exist now are mostly of modules.
+        # A collection of all objects makes all clients wait, and the objects that exist now are mostly modules'.
         gc.freeze()
         thresholds = gc.get_threshold()
         gc.set_threshold(*thresholds[:2], FULL_COLLECTIONS)
@@ -197,7 +197,7 @@ _MISSING: Final = {
 
 
 def opened_doors(named: Collection[str]) -> Collection[str]:
-    """Return the doors to open: those that are named, or all of them where no way to the streams is among these."""
+    """Return the doors to open: the named ones, or all doors if none of the named ones gives access to streams."""
     entries = with_doors()
     return named if any(entries[door].format is not None for door in named) else entries
 
@@ -206,7 +206,7 @@ def _check_exposure(doors: list[Door]) -> None:
     """Refuse to open doors that would give strangers access, before the log is opened.
 
     Raises:
-        OptionError: a door would; the text names the door and the missing option.
+        OptionError: a door would give strangers access; the message names the door and the missing option.
     """
     for door in doors:
         with contextlib.suppress(OSError):  # a host name cannot be resolved: the door reports it
@@ -225,11 +225,11 @@ SWITCH_S = 0.0001
 system call. The default is fifty times as long, and a request beside such a thread then takes many times as long."""
 FULL_COLLECTIONS = 50
 """Collections of Python's middle generation before one of all objects, which takes a tenth of a second where thousands
-of connections are open. Python's own is 10."""
+of connections are open. Python's default is 10."""
 MALLOC = {-8: 2, -3: 4 << 20, -1: 8 << 20}
 """Settings of glibc's ``mallopt``, by the numbers in its malloc.h. M_ARENA_MAX is the number of arenas that threads
-share; by default each thread has its own, which keeps freed memory. M_MMAP_THRESHOLD and M_TRIM_THRESHOLD are bytes, by
-default growing to 64 MiB with freed memory; blocks of this size go back to the system."""
+share; by default each thread has its own, which keeps freed memory. M_MMAP_THRESHOLD and M_TRIM_THRESHOLD are in bytes;
+by default they grow to 64 MiB as memory is freed. Freed blocks of this size go back to the system."""
 FILES_OF_A_PARTITION = 4
 """Open files of a partition: segment, index and recovery point, and one in reserve."""
 
@@ -240,8 +240,8 @@ def _door(name: str, configured: DoorConfig, where: tuple[str, int] | None, comm
     Args:
         name: the door's name.
         configured: the settings of the configuration file.
-        where: host and port, None where the command line does not say them.
-        common: settings of all doors that have them, each empty, False or None where the command line does not say it.
+        where: host and port; None where the command line does not give them.
+        common: settings for all doors that have them; one that the command line does not give is empty, False or None.
     """
     changes: dict[str, Any] = {key: each for key, each in common.items() if each and hasattr(configured, key)}
     if where is not None:

@@ -20,7 +20,7 @@ from spark_streams.errors import LogLocked, NotFound, OptionError, StreamExists,
 from spark_streams.log import ReferenceLog, StreamConfig
 
 FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
-"""The folder of a log that is there."""
+"""The folder of an existing log."""
 
 
 def existing_log(data_dir: Path) -> ReferenceLog:
@@ -35,10 +35,10 @@ def existing_log(data_dir: Path) -> ReferenceLog:
 
 
 def peer_stream(peer: Peer, name: str) -> Peer:
-    """Return a stream of a peer, whose url is to name none.
+    """Return a stream of a peer, whose url must name no stream.
 
     Raises:
-        OptionError: the url names one; or the protocol's urls cannot have the name.
+        OptionError: the url names a stream, or the protocol's urls cannot have the name.
     """
     if peer.names_stream:
         raise OptionError("URL", f"{peer} names a stream already: expected the address of the log, and names after it")
@@ -164,7 +164,7 @@ def _unserved(opened: Callable[[Path], ReferenceLog], data_dir: Path) -> Referen
     """Return the log in a folder; the caller closes it.
 
     Raises:
-        LogLocked: a server uses it; the text says how streams are changed then.
+        LogLocked: a server uses the folder; the message says how to change streams then.
     """
     try:
         return opened(data_dir)
@@ -183,11 +183,11 @@ def _create_stored(data_dir: Path, streams: Sequence[StreamRequest], config: Str
 
 
 def _create_served(peer: Peer, request: StreamRequest, settings: dict[str, Any], if_not_exists: bool) -> bool:
-    """Create a stream, and return whether it was not there.
+    """Create a stream, and return whether this call created it.
 
     Raises:
-        StreamExists: it was there.
-        OptionError: it is there with another number of partitions.
+        StreamExists: it existed, and ``if_not_exists`` is False.
+        OptionError: it existed with another number of partitions.
     """
     if peer.create(request.partitions, settings):
         return True

@@ -30,7 +30,7 @@ from spark_streams.errors import OptionError, PositionLost, SparkStreamsError
 _FLUSH_ROWS: Final = 50_000
 """Number of sent events from which the copy waits for confirms, and then updates the positions to continue from."""
 _STEP_ROWS: Final = 1_000
-"""Most events that are sent together, and so between two updates of the bar."""
+"""The most events that are sent together, and so between two updates of the bar."""
 _EPILOG = f"""{PEER_EPILOG}
 {POSITIONS_EPILOG}
 \b
@@ -152,7 +152,7 @@ def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _missing(fault: PositionLost) -> str:
-    """Return the text of a loss, with the options of the command that help."""
+    """Return the message about a loss, with the options of the command that help."""
     if fault.partition is None:
         return f"stream '{fault.stream}': {fault.available}: copy the new one with --from earliest"
     return (

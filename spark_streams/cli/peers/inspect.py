@@ -186,7 +186,7 @@ def _stream(peer: Peer) -> dict[str, Any]:
 def _settings(peer: Peer) -> dict[str, Any]:
     """Return what a peer tells of a stream's settings; ``config`` is None with ``why`` where it does not tell them.
 
-    A request for the settings that fails in any way does not lose the partitions that are found.
+    Whatever makes the request for the settings fail, the partitions that were found are still shown.
     """
     try:
         return {"config": peer.settings()}

@@ -1,6 +1,6 @@
 """AMQP event logs and RabbitMQ streams as peers of the command line, which reads, writes and describes them.
 
-Their partitions tell where they end.
+These peers report where each partition ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ARGUMENTS: Final = {
     "retention_max_age_ms": "max-age",
     "segment_max_bytes": "stream-max-segment-size-bytes",
 }
-"""Settings of ``StreamConfig`` to RabbitMQ's arguments of a stream."""
+"""Setting of ``StreamConfig`` to RabbitMQ's argument of a stream."""
 
 
 def in_order(partitions: Mapping[str, Bounds]) -> list[tuple[str, Bounds]]:
@@ -53,7 +53,7 @@ def in_order(partitions: Mapping[str, Bounds]) -> list[tuple[str, Bounds]]:
 
 
 def splits(held: Any) -> dict[str, Any]:
-    """Return the fields of splits of a partition, described by a peer or in a log; an empty dict without splits."""
+    """Return the fields about the splits of a partition, of a peer's description or of a log; empty without splits."""
     found = {"closed": held.closed, "starts_after": held.starts_after, "cursor_from": list(held.cursor_from)}
     return found if any(found.values()) else {}
 
@@ -134,10 +134,10 @@ class LogPeer(Peer):
 
     @abstractmethod
     def arguments(self, settings: Mapping[str, str | int]) -> dict[str, str]:
-        """Return settings of a new stream as the protocol has them.
+        """Return settings of a new stream as arguments of the protocol.
 
         Raises:
-            OptionError: it does not have one of them.
+            OptionError: the protocol lacks one of them.
         """
 
 
@@ -163,7 +163,7 @@ class AmqpPeer(LogPeer):
 
     def stream_kind(self, description: StreamDescription) -> str:
         """Return the name of this kind of stream."""
-        # Only RabbitMQ's partitions, which are queues, have the name of their super stream before theirs.
+        # Only RabbitMQ's partitions, which are queues, have names that begin with the super stream's name.
         is_super = bool(description.partitions) and all(p.startswith(f"{self.stream}-") for p in description.partitions)
         return "RabbitMQ super stream" if is_super else "AMQP event stream"
 
@@ -203,7 +203,7 @@ class RabbitPeer(LogPeer):
         return found
 
     def settings(self) -> dict[str, Any]:
-        """Refuse, as the protocol cannot say them; see ``Peer.settings``."""
+        """Refuse, as the protocol has no request for the settings; see ``Peer.settings``."""
         where = "our log and RabbitMQ 4 tell them over AMQP, with a url amqp://host:port"
         raise Refused("not supported", f"RabbitMQ's stream protocol has no request for settings: {where}", str(self))
 
@@ -321,8 +321,8 @@ def _beyond(position: At | After, latest: str) -> bool:
 def _sent(rows: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns that are written: all but those that the target decides.
 
-    An event goes out as it is stored where columns cannot say it: with a text beyond ASCII in a symbol, which RabbitMQ
-    stores, or an instant that no row can show.
+    An event that columns cannot express is sent as it is stored: one with non-ASCII text in a symbol, which RabbitMQ
+    stores, or with an instant that no row can show.
     """
     columns = {name: rows.column(name) for name in rows.schema.names if name not in _DECIDED}
     message = columns.pop("message", None)
@@ -347,7 +347,7 @@ def _symbols_beyond_ascii(rows: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def _lost_instants(properties: pa.StructArray, message: pa.BinaryArray) -> NDArray[np.bool_]:
-    """Return which events have an instant that their properties, as rows have them, lack."""
+    """Return which events have an instant in the stored message that is null in the row's properties."""
     bounds, content = layout(message)
     stored = decode_columns(MessageBlock(content, bounds[:-1], bounds[1:]), ("properties_ms",))["properties_ms"]
     lost = np.zeros(len(message), np.bool_)

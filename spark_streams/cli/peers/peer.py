@@ -71,7 +71,7 @@ class ReadRequest:
 
     @property
     def columns_read(self) -> tuple[str, ...]:
-        """The columns with the offset, which determines the current position."""
+        """The columns, and the offset if it is not among them: it determines the current position."""
         return self.columns if "offset" in self.columns else (*self.columns, "offset")
 
     @property
@@ -133,8 +133,8 @@ class PeerWriter:
 
     Args:
         publisher: the peer's publisher; the caller closes it.
-        arguments: returns the arguments of the publisher's ``send`` for rows, before the function that names them in
-            errors.
+        arguments: returns, for rows, the arguments of the publisher's ``send`` that precede the function that names
+            rows in errors.
     """
 
     def __init__(self, publisher: Any, arguments: Callable[[pa.RecordBatch], tuple[Any, ...]]) -> None:
@@ -160,11 +160,11 @@ class Peer(ABC):
         endpoint: the peer's address.
         stream: the stream's name there. A feed's name is the one under which it is listed, else the last part of its
             address. It is empty for the peer itself.
-        options: the command's options about it.
+        options: the command's options about the peer.
 
     Attributes:
         columns: the columns of its events.
-        copied: those that a copy reads.
+        copied: the columns that a copy reads.
     """
 
     endpoint: Endpoint
@@ -325,10 +325,10 @@ def speaks_tls(url: str) -> bool:
 def peer_options(
     side: str = "", user: str = "the url's user", feed: str = "a feed", partitions: bool = False
 ) -> Callable[..., Any]:
-    """Return the options for one peer, but those about TLS.
+    """Return the options for one peer, except those about TLS.
 
-    The command gets them as argument ``options``, with a side as ``from_options`` or ``to_options``. The number of
-    partitions of a feed that does not tell it is among them with ``partitions``.
+    The command gets them as argument ``options``, or, with a side, as ``from_options`` or ``to_options``. With
+    ``partitions`` they include the number of partitions of a feed that does not report it.
     """
     before = f"{side.lower()}_" if side else ""
     option = PeerOptions(side=side).option

@@ -77,7 +77,7 @@ def _print_whole(console: Console, table: Table) -> bool:
 
 
 def _lines(items: Iterable[object], room: int) -> list[str]:
-    """Return items with commas between them in lines of at most so many characters, unless one item has more."""
+    """Return items with commas between them in lines of at most ``room`` characters, unless one item has more."""
     lines = [""]
     for item in map(str, items):
         if lines[-1] and len(lines[-1]) + len(item) + 3 > room:
@@ -89,11 +89,11 @@ def _lines(items: Iterable[object], room: int) -> list[str]:
 
 
 _SPEED_PERIOD_S: Final = 10.0
-"""The rate is that of the last seconds."""
+"""The rate is measured over so many last seconds."""
 _SHOWN_STEPS: Final = 20
 """Number of steps of the total at which the bar is always drawn; else it is drawn ten times a second."""
 _STEP_EVENTS: Final = 5_000
-"""A step where no total is known."""
+"""The length of a step, in events, where no total is known."""
 
 
 class EventBar:
@@ -130,7 +130,7 @@ class EventBar:
         self._progress.stop()
 
     def show(self, events: int, done: int | None = None) -> None:
-        """Show how many events have moved, and how much is done, where that is not their number."""
+        """Show how many events have moved, and how much of ``total`` is done, if it does not count events."""
         at = events if done is None else done
         if self._total is not None:
             self._total = max(self._total, at)  # other producers may append meanwhile
@@ -143,5 +143,5 @@ class EventBar:
         )
 
     def _count(self, events: int) -> str:
-        """Return how many events have moved, and of how many where that is known."""
+        """Return how many events have moved, and out of how many, if that is known."""
         return f"{events}/{self._total}" if self._in_events and self._total is not None else f"{events}"

@@ -1,4 +1,4 @@
-"""Reads and publishes AMQP event streams: blocking, one client object a task, without Spark.
+"""Reads and publishes AMQP event streams: blocking, one client object per task, without Spark.
 
 The client opens a connection when it first needs it, and keeps it. When the peer redirects a link, the client attaches
 it at the named container (ES-101).
@@ -52,16 +52,17 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     Args:
         endpoint: the container, with credentials and TLS; the client connects to any one of several hosts.
         timeout_ms: how many milliseconds the peer may be silent whenever it owes an answer.
-        dialect: the peer's; None to recognise it: reading from a peer that shows none is an error then (ES-012).
-        consumer_group: the group that the links of ``fetch`` join; None for none.
-        epoch: the epoch with which these links claim a partition within the group; None for none.
-        rabbitmq: how to ask a RabbitMQ: whether names are super streams (None: either), and where filter values are.
+        dialect: the peer's dialect; None to recognise it, and then reading from a peer that shows none is an error
+            (ES-012).
+        consumer_group: the group that the links of ``fetch`` join; None if there is none.
+        epoch: the epoch with which these links claim a partition within the group; None if there is none.
+        rabbitmq: how to query RabbitMQ: whether names are super streams (None: either), and where filter values are.
         kept: the connections of finished tasks: the client uses one, and may give it back (``leave``); None for none.
-        backoff: how often to try while the peer was never reached.
+        backoff: how many times to try while the peer was never reached.
     """
 
     advertised: tuple[Node, ...] = ()
-    """AMQP containers name no others, except in a redirect of a link."""
+    """Empty: AMQP containers name no other nodes, except in a redirect of a link."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         self._connections.close()
 
     def leave(self) -> None:
-        """Leave a connection whose links are all closed to a later client, see ``Connections.leave``."""
+        """Leave one connection, whose links are all closed, to a later client; see ``Connections.leave``."""
         self._connections.leave()
 
     def turn(self) -> None:
@@ -123,7 +124,9 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self.dialect.numeric_offsets
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
-        """Return the partitions of a stream and what they retain, as the peer reports it now; all are ``certain``.
+        """Return the partitions of a stream and what they retain, as the peer reports it now.
+
+        ``certain`` has no effect: the bounds of all partitions are certain.
 
         Raises:
             NotFound: the peer has no such stream.
@@ -133,7 +136,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self._connections.retrying(lambda to: self._inquiries(to).describe(to, stream))
 
     def capabilities(self) -> dict[str, str | list[str]]:
-        """Return the peer's properties, and ``capabilities``: those that it offers.
+        """Return the peer's properties, with the capabilities that it offers under the key ``capabilities``.
 
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
@@ -151,7 +154,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self._connections.retrying(lambda to: self._inquiries(to).list_streams(to.connection))
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
-        """Return how many retained events there are after each position (from it on, for ``At``).
+        """Return how many retained events there are after each position; for ``At``, the event there counts too.
 
         The count is None where the peer does not report it, or where the position is a time or an expression.
 
@@ -179,11 +182,11 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         except (StartRefused, Refused) as fault:
             if timestamp_ms >= 0 or (isinstance(fault, Refused) and not is_about_filters(fault)):
                 raise
-            # The peer has SQL only, which has no instant before 1970; nearly always its first event is later.
+            # The peer filters only with SQL, which has no instant before 1970. Nearly always the first event is later.
             return self.first_matching(stream, partition, filters.read_filter(f"publish_time >= {timestamp_ms}"))
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
-        """Return the offset of the first event, in log order, that an expression is true of.
+        """Return the offset of the first event, in log order, for which an expression is true.
 
         Returns:
             None when there is no such event now. It is the peer's answer, never a guess from its silence.
@@ -205,7 +208,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return None
 
     def pushdown(self, stream: str, expression: Expression) -> Pushdown:
-        """Return the part of a filter that the peer accepts, by its echo, and the part that ``fetch`` would check.
+        """Return the part of a filter that the peer accepts, as its echo shows, and the part that ``fetch`` checks.
 
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
@@ -235,9 +238,10 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self._inquiries(to).push(expression, to.connection, read)
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return a text for the event at each offset, which differs for another event at that offset.
+        """Return, for each offset, a text that identifies the event there: another event there has another text.
 
-        An older copy of a log may have the same incarnation, and once it grows the same offsets; empty for most peers.
+        This recognises an older copy of a log, which may have the same incarnation and, once it has grown, the same
+        offsets. The result is empty for most peers.
 
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
@@ -265,7 +269,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         Returns:
             Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``; they
-            have the events that ``read.filter`` is true of. The peer checks what it can of it, the client the rest.
+            have the events for which ``read.filter`` is true. The peer checks what it can of the filter, the client
+            the rest.
 
         Raises:
             FilterError: the filter refers to something that events of AMQP cannot have.
@@ -296,12 +301,12 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return RangeReader(read, attach, describe, self._address, has_event, max_rows=max_rows, max_bytes=max_bytes)
 
     def encode(self, columns: Mapping[str, pa.Array], *, for_partition: bool = False) -> pa.LargeBinaryArray:
-        """Encode one message for each row, as the peer's dialect has it; see ``encode_columns``.
+        """Encode one message for each row, in the layout of the peer's dialect; see ``encode_columns``.
 
         Args:
             columns: as for ``encode_columns``.
-            for_partition: whether the link's address names the partition; then the key is property group-id in a
-                dialect that has it there.
+            for_partition: whether the link is bound to a partition; in a dialect that names the partition in the
+                address, the key then goes into property group-id.
         """
         dialect = self.dialect
         if for_partition and dialect.partition_in_address:
@@ -309,7 +314,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return encode_columns(columns, dialect.places)
 
     def writable_partitions(self, super_stream: str) -> tuple[str, ...]:
-        """Return the partitions of a super stream of RabbitMQ, by their names; this needs no permission to read.
+        """Return the names of the partitions of a RabbitMQ super stream; this needs no permission to read.
 
         Raises:
             NotFound: there is no queue of the first partition's name.
@@ -320,7 +325,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     def create(self, stream: str, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Have our log create a stream of one or more partitions, with its settings; see ``Management.change``.
 
-        It returns False if there is such a stream already.
+        Return False if the stream exists already.
         """
         given = {PARTITIONS: partitions, **settings}
         return change_stream(self._connected(), CREATE, stream, given) == HTTPStatus.CREATED
@@ -348,8 +353,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Args:
             stream: the stream to send to.
             partition: the partition to bind the link to; None leaves the choice to each message and the peer.
-            exchange: of RabbitMQ, to send to instead of a stream: its address, or nothing where each message has the
-                address in property ``to``.
+            exchange: the address of a RabbitMQ exchange to send to instead of the stream; empty where each message has
+                its address in property ``to``; None to send to the stream.
 
         Raises:
             NotFound, Refused: there is no such stream, or the peer refused the link.

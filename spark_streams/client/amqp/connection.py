@@ -1,4 +1,4 @@
-"""Runs one AMQP connection: a socket, and an engine behind it.
+"""Runs one AMQP connection: a socket, and the protocol engine that reads from it and writes to it.
 
 ::
 
@@ -40,7 +40,7 @@ SESSION_BYTES: Final = 64 << 20
 
 _READ_BYTES: Final = 256 << 10
 _LITTLE_BYTES: Final = 4 << 10
-"""After fewer bytes the socket is most likely empty."""
+"""After a read of fewer bytes, the socket is most likely empty."""
 _MUCH_BYTES: Final = 128 << 10
 _MOMENT_S: Final = 0.001
 _CLOSE_MS: Final = 1_000
@@ -52,7 +52,7 @@ class Connection:
     Args:
         endpoint: the peer, with credentials and TLS.
         timeout_ms: how many milliseconds connecting, and each later answer of the peer, may take.
-        connect_ms: how many milliseconds the network may take to connect, where that is less.
+        connect_ms: a shorter limit, in milliseconds, for the network to connect; None for ``timeout_ms``.
         server_name: the name for TLS, SASL and open.hostname where it is not the endpoint's host (redirects).
         dialect: the dialect that the peer speaks; None to recognise it.
 
@@ -60,7 +60,7 @@ class Connection:
         server_name: as given.
         peer: what the peer has shown of itself.
         dialect: its dialect (``Peer.dialect``).
-        grants: the tokens that it has; None where it wants none.
+        grants: the tokens that the peer has; None where it requires none.
         streams: the addresses of a RabbitMQ that are known to be streams' (``queue_types``).
 
     Raises:
@@ -176,7 +176,7 @@ class Connection:
             self.turn(deadline.left_s(f"{self.endpoint.address}: {what}"))
 
     def grant(self, address: str) -> None:
-        """Hand over the token for an address, where the peer wants one before the first link, and wait for its answer.
+        """Send the token for an address, where the peer requires one before the first link, and wait for its answer.
 
         Raises:
             AuthenticationFailed, OptionError, NotFound, TransportError: as for ``TokenGrants.grant``.
@@ -222,7 +222,7 @@ class Connection:
     def _read(self) -> int | None:
         """Read what has come, and return how many bytes; 0 at the end of the stream, None if nothing has come.
 
-        Many frames take little more time than one, so while a peer sends much, this waits a moment for more of it.
+        Handling many frames takes little longer than one, so while a peer sends much, this waits a moment for more.
         """
         room, count, until = self._engine.room, 0, 0.0
         while count < len(room):

@@ -27,7 +27,7 @@ MAX_REDIRECTS: Final = 5
 
 
 class Reached(NamedTuple):
-    """Where an operation runs: on an open connection, ``at`` the address of a redirect; None for its own."""
+    """Where an operation runs: an open connection, and the address that a redirect named; None without a redirect."""
 
     connection: Connection
     at: str | None = None
@@ -43,8 +43,8 @@ class Connections:
         endpoint: the container, with credentials and TLS; any one of several hosts will do.
         timeout_ms: how many milliseconds the peer may be silent whenever it owes an answer.
         dialect: the dialect that the peer speaks; None to recognise it.
-        kept: the connections of tasks that are over; None for none.
-        backoff: how often to try while the peer was never reached.
+        kept: the connections of tasks that are over; None if there is none.
+        backoff: how many times to try while the peer was never reached.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Connections:
         self._open.clear()
 
     def leave(self) -> None:
-        """Keep a connection without a redirect, whose links are all closed, for a later client; ``close`` the others.
+        """Keep one connection that no redirect led to, whose links are all closed, for a later client; close the rest.
 
         Where connections are not kept, this is ``close``.
         """

@@ -75,7 +75,7 @@ that stalls for 20 s has not ended."""
 
 
 class DrainTimer:
-    """Measures how long the peer has been silent, decides what is due, and drains the link if the peer answers that.
+    """Measures how long the peer has been silent, decides what is due, and drains the link if the peer answers drains.
 
     Args:
         link: the link.
@@ -102,7 +102,7 @@ class DrainTimer:
         self._deadline.restart()
 
     def extend(self) -> None:
-        """Start the peer's timeout again, as it has answered elsewhere; the measured silence continues."""
+        """Start the peer's timeout again, as it has answered on another link; the measured silence continues."""
         self._deadline.restart()
 
     def end_check_due(self) -> bool:
@@ -122,7 +122,7 @@ class DrainTimer:
         return self.draining
 
     def look_due(self) -> bool:
-        """Return whether to check now if the events are gone: once in a while where the peer answers no drain."""
+        """Return whether to check now if events are gone: every ``LOOK_AFTER_S`` where the peer answers no drain."""
         now = time.monotonic()
         if self._drains or now - self._looked < LOOK_AFTER_S:
             return False
@@ -132,8 +132,8 @@ class DrainTimer:
     def has_no_more(self, told: object) -> bool:
         """Note the answer to a check; return whether all checks of a long enough silence had the same answer.
 
-        Only checks with an answer count, so that a peer that stalls as a whole is not silent meanwhile. An answer
-        shows that the peer lives: its timeout starts again, unless the answers differ.
+        Only checks with an answer count: while the peer as a whole stalls, its silence proves nothing. An answer shows
+        that the peer lives: its timeout starts again, unless the answers differ.
         """
         same = told == self._told and self._link.deliveries.granted > 0
         self._looks, self._told = self._looks + 1 if same else 0, told

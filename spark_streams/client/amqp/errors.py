@@ -43,8 +43,8 @@ class PositionUnknown(Refused):
 def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection instead of opening a virtual host.
 
-    RabbitMQ does that to users without a permission for it. For the default one the client tries again: it asks any
-    peer for it, and a broker that is being started or stopped hangs up as well.
+    RabbitMQ does that to users without a permission for the virtual host. For the default virtual host the client tries
+    again: it opens that one on every peer, and a broker that starts or stops closes connections as well.
     """
     where, vhost = endpoint.address, safe_text(endpoint.vhost)
     if endpoint.vhost == "/":
@@ -66,9 +66,9 @@ def connection_fault(condition: Condition | None, endpoint: Endpoint, conditions
 
     A connection that was idle for too long counts as lost: the caller may have been busy for longer than the peer's
     idle time-out, and a new connection helps. AMQP has no condition of its own for that; proton and libraries built on
-    it send ``amqp:resource-limit-exceeded`` with "local-idle-timeout expired". So does one whose OAuth 2 token has
-    expired, for a new one signs in with the present token: RabbitMQ sends ``amqp:unauthorized-access`` with "credential
-    expired".
+    it send ``amqp:resource-limit-exceeded`` with "local-idle-timeout expired". A connection whose OAuth 2 token has
+    expired counts as lost too, as a new one signs in with the present token: RabbitMQ sends
+    ``amqp:unauthorized-access`` with "credential expired".
     """
     if condition is not None and _PASSES.search(condition.description):
         return lost(endpoint, f"{condition.name}: {condition.description}")
@@ -79,7 +79,7 @@ def peer_fault(condition: Condition | None, context: str, conditions: Conditions
     """Return the error that a peer's condition means.
 
     Args:
-        condition: the peer's; without one the peer closed gracefully, and trying again may help
+        condition: the peer's condition; None where the peer closed gracefully, and trying again may help
             (ES-107, ES-108).
         context: what we were doing, such as ``attach to 'orders' at localhost:5672``.
         conditions: what conditions mean in the peer's dialect.
@@ -111,7 +111,7 @@ def _redirect(info: Mapping[Any, Any]) -> LinkRedirected | None:
     hostname, address = info.get("hostname"), info.get("address")
     if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 65_536:
         return None
-    if safe_text(host) != host:  # it goes into messages
+    if safe_text(host) != host:  # messages show the host
         return None
     return LinkRedirected(str(host), int(port), str(hostname) if hostname else None, str(address) if address else None)
 

@@ -1,6 +1,6 @@
 """Attaches links with addresses, filters and properties, and checks which of them the peer accepted.
 
-What these are is the dialect's; filters travel as values of ``wire.amqp``, encoded by it.
+The dialect decides what these are; ``wire.amqp`` encodes the values of filters.
 
 Spec: Event Stream Extensions §4.6 (link properties), §5.2 (filters); AMQP 1.0 part 2 §2.6.3 (refusal),
 part 3 §3.5.8 (the peer echoes the filters that are in force).
@@ -48,7 +48,7 @@ class Unreadable(Refused):
     """The peer ended the session or the connection at a message that it cannot show over AMQP 1.0 (Q-13).
 
     Attributes:
-        to_reader: whether a reader's link noticed it; if not, the link of a look, which has no place in the range.
+        to_reader: whether it ended a link that reads rows; False for a probe, which is not part of reading the range.
     """
 
     to_reader = False
@@ -66,10 +66,10 @@ class Binding:
 
     Args:
         stream: the stream's name, for messages.
-        partition: the partition (ES-102); None for none.
-        consumer_group: the group that the link joins (ES-200); None for none.
+        partition: the partition (ES-102); None if there is none.
+        consumer_group: the group that the link joins (ES-200); None if there is none.
         epoch: the epoch with which the link claims the partition within the group (ES-210), sent as ``long`` (A-2);
-            None for none.
+            None if there is none.
     """
 
     stream: str
@@ -104,8 +104,8 @@ class Link:
     Attributes:
         link: as given.
         taken: names of the optional filters that the peer echoed as they were sent.
-        began: where the link begins, as its filter says it; None for a link without one.
-        reads: whether rows are read; else it is a look.
+        began: the start that the link's filter names; None for a link without such a filter.
+        reads: whether the link reads rows; False for a probe.
         early: whether the link begins before the wanted position.
         residual: the part of the filter that the client checks on every delivery; None for nothing.
     """
@@ -144,14 +144,14 @@ class Link:
             raise self._ended(self.connection.fault(self.link.session.error, self.what))
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        """Serve the connection once, see ``Connection.turn``; it may end as ``check`` says."""
+        """Serve the connection once, see ``Connection.turn``; where it ends, raise as ``check`` does."""
         try:
             return self.connection.turn(wait_s)
         except Refused as fault:
             raise self._ended(fault) from fault
 
     def _ended(self, fault: SparkStreamsError) -> SparkStreamsError:
-        """Return the error for a session or connection that ended: RabbitMQ ends either at what it cannot show."""
+        """Return the error for a session or connection that ended: RabbitMQ ends one of them at what it cannot show."""
         unreadable = self.connection.dialect.conditions.unreadable
         if self.began is None or not isinstance(fault, Refused) or fault.condition != unreadable:
             return fault
@@ -164,7 +164,7 @@ class Link:
         """Detach, with or without an error condition, and end the session; never raise.
 
         Args:
-            condition: the condition to send to the peer; None for none.
+            condition: the condition to send to the peer; None if there is none.
         """
         connection, link = self.connection, self.link
         if self.closed:
@@ -198,8 +198,9 @@ def attach_receiver(
 ) -> Link:
     """Attach a receiver without credit.
 
-    The peer may settle what it sends only where that removes nothing, as its address is known to be a log's. Else the
-    first message has to prove it, and messages that nobody accepts are released (docs/rabbitmq-amqp.md has the table).
+    The peer may send settled deliveries only where its address is known to be a log's, so that this removes nothing.
+    Elsewhere the first message has to prove that it comes from a log, and messages that are not accepted are released
+    (docs/rabbitmq-amqp.md has the table).
 
     Args:
         connection: the connection of the link.
@@ -210,7 +211,7 @@ def attach_receiver(
             ``taken``.
         properties: further link properties.
         max_bytes: the largest message that is taken, if not ``MAX_MESSAGE_BYTES``.
-        reads: whether rows are read, many of them; else it is a look, for which a queue's type is not trusted alone.
+        reads: whether the link reads rows; False for a probe, for which the queue's type alone is not trusted.
 
     Raises:
         StartRefused: the peer did not echo ``start``.
@@ -235,7 +236,7 @@ def attach_receiver(
     deliveries.max_message_bytes = max_bytes or MAX_MESSAGE_BYTES
     attached = _attached(Link(connection, link, binding.what), binding)
     settles = link.settles == SETTLED
-    if settles and not known and not dialect.event_stream_filters:  # only theirs prove a log by an echo
+    if settles and not known and not dialect.event_stream_filters:  # only echoes of their filters prove a log
         attached.close()
         raise Refused("not supported", "it settles what it sends, which would take it off a queue", attached.what)
     if start is not None:
@@ -324,7 +325,7 @@ def _check_log(dialect: Dialect, what: str, forget: Callable[[], None], first: M
     """Check that a message has the annotation that only logs give their messages.
 
     Raises:
-        RemoteProtocolError: it has not.
+        RemoteProtocolError: it does not.
     """
     if decode_columns(first, ("offset",), places=dialect.places)["offset"].null_count:
         forget()

@@ -88,7 +88,7 @@ class Management:
 
         Raises:
             NotFound: there is no such stream.
-            Refused: the user may not, or there is another stream of that name, or a setting is invalid.
+            Refused: the user may not change it, or there is another stream of that name, or a setting is invalid.
             DeadlineExceeded, TransportError, PeerError: as for ``read``.
         """
         request = {"operation": operation, "type": STREAM_TYPE, "name": stream}
@@ -134,7 +134,7 @@ def arguments_of(description: object, who: str) -> dict[str, Any]:
         who: the node that has answered it, for messages.
 
     Raises:
-        RemoteProtocolError: it has none.
+        RemoteProtocolError: the description has no settings.
     """
     found = description.get(ARGUMENTS) if isinstance(description, Mapping) else None
     if not isinstance(found, Mapping):
@@ -143,7 +143,7 @@ def arguments_of(description: object, who: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str | int | float | None:
-    """Return a value of AMQP as one of Python's own types; a text where it is neither a text nor a number."""
+    """Return a value of AMQP as one of Python's own types; as a text, where it is neither a text nor a number."""
     if value is None or isinstance(value, bool | float):
         return value
     return int(value) if isinstance(value, int) else str(value)

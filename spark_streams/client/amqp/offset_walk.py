@@ -91,7 +91,7 @@ class AmqpOffsetWalk:
             self._link.deliveries.kept_bytes = HEAD_BYTES
         link = self._link
         link.deliveries.drain = False  # an earlier call may have found what it needed while draining
-        link.deliveries.take_returned()  # forget what it gave back then
+        link.deliveries.take_returned()  # forget the credit that the peer returned then
         timer = DrainTimer(link)
         while len(self._ready) < count and not self._ended:
             if self._buffer.take(link.deliveries):
@@ -148,7 +148,7 @@ def first_message(link: Link, missing: str, *, drain: bool = False) -> MessageBl
         drain: whether the peer has to send it or to return the credit; then the result may be None.
 
     Raises:
-        DeadlineExceeded: the peer did neither.
+        DeadlineExceeded: the peer neither sent a message nor returned the credit in time.
         SparkStreamsError: the peer ended the link, or the connection broke.
     """
     buffer, deadline = ReceiveBuffer(1, 64 << 10), Deadline(link.connection.timeout_ms)

@@ -20,9 +20,9 @@ MAX_BATCH_BYTES: Final = 256 << 10
 """Bytes of a batch, at most: what every tier of Event Hubs takes. Larger ones would save nothing more, while events
 without a key spread over the partitions by batches, and a busy peer rejects whole batches."""
 FEWEST_EVENTS: Final = 8
-"""Events of a batch, at least: with fewer, batches save the sender nothing, and each is taken apart alone."""
+"""Events of a batch, at least: with fewer, batches save the sender nothing, and the peer unpacks each on its own."""
 JOINED_BYTES: Final = 8 << 20
-"""About how many bytes of events are searched for those of one key; there is a second copy of them meanwhile."""
+"""About how many bytes of events are grouped by key at once; a second copy of them exists meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class OutgoingEvents:
         payloads: the payload of each: a message, or a batch.
         first_row: the number of row 0 of ``rows``.
         formats: the message-format of each; None for 0.
-        rows: the rows of all deliveries, one delivery after the other; None where each is the next row.
+        rows: the rows of all deliveries, one delivery after the other; None where each delivery is the next row.
         bounds: where the rows of each delivery begin in ``rows``, and the end of the last one's.
     """
 
@@ -48,7 +48,7 @@ class OutgoingEvents:
 
     @property
     def events(self) -> int:
-        """How many events they have."""
+        """How many events the deliveries have."""
         return len(self) if self.bounds is None else int(self.bounds[-1] - self.bounds[0])
 
     @property

@@ -22,7 +22,7 @@ class Peer:
         offered: the capabilities that its open offers.
         properties: its open's properties, ``product`` and ``version`` among them.
         named: the dialect that the user has named; None to recognise it.
-        option: the option that has its address.
+        option: the option that gives the peer's address.
     """
 
     address: str
@@ -45,7 +45,7 @@ class Peer:
 
     @property
     def dialect(self) -> Dialect:
-        """The same; that of event streams where none was recognised, for sending, which needs none (ES-012)."""
+        """The recognised dialect; else that of event streams, as sending needs no recognised dialect (ES-012)."""
         return self.recognised or EVENT_STREAMS
 
     @property
@@ -64,10 +64,10 @@ class Peer:
         return self.is_reference_log or self.shown is EVENT_HUBS
 
     def check_dialect(self) -> None:
-        """Check that its dialect was named or recognised, as no event can be read without it.
+        """Check that the peer's dialect was named or recognised, as no event can be read without it.
 
         Raises:
-            OptionError: it shows another one than was named.
+            OptionError: the peer shows another dialect than the named one.
             RemoteProtocolError: it shows none of the dialects.
         """
         self._check_named()
@@ -81,10 +81,10 @@ class Peer:
         )
 
     def _check_named(self) -> None:
-        """Check that the dialect that was named is not another than the peer shows.
+        """Check that the named dialect does not differ from the one that the peer shows.
 
         Raises:
-            OptionError: it is another one.
+            OptionError: the two differ.
         """
         named, shown = self.named, self.shown
         if named is None or shown is None or named.name == shown.name:
@@ -99,10 +99,10 @@ class Peer:
         )
 
     def check_opened(self, vhost: str) -> None:
-        """Check that it has virtual hosts, if the url names one, and is no RabbitMQ that was mistaken for another peer.
+        """Check the dialect that was named for a RabbitMQ, and that the peer has virtual hosts if the url names one.
 
         Raises:
-            OptionError: it has none, or is one.
+            OptionError: the peer has no virtual hosts, or is a RabbitMQ for which another dialect was named.
         """
         if self.shown is RABBITMQ:
             self._check_named()

@@ -5,15 +5,16 @@
     payloads --transfers, in columns--> peer    at most as many under way as the peer gave credit for
     count <------dispositions---------- peer    accepted: done; anything else: DeliveryFailed with the row's label
 
-Where the peer takes batches (``Dialect.batch_format``), the events of one call go in them: those of one key together,
-and those without a key, each in their order. The outcome of a batch is that of all its events.
+Where the peer takes batches (``Dialect.batch_format``), the events of one call are sent in batches: the events of one
+key together, and the events without a key together, each in their order. The outcome of a batch is that of all its
+events.
 
 A peer may be busy (``Conditions.busy``): then the publisher waits until everything under way has an outcome, pauses,
-and sends again what was rejected for that reason, as long as something is accepted within the time-out.
+and sends again what was rejected for that reason. It gives up when nothing is accepted within the time-out.
 
 Delivery guarantee: at least once. When the connection breaks, the publisher waits as readers do, attaches anew, and
-sends again, in the same order, the messages that the peer has not accepted: it may have stored some of them. It never
-sends an accepted message twice.
+sends again, in the same order, the messages that the peer has not accepted; the peer may have stored some of them. The
+publisher never sends an accepted message twice.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Publisher:
         link: an attached sender.
         stream: the stream's name, for messages.
         timeout_ms: how many milliseconds the peer may give neither credit nor an outcome.
-        attach: returns another such sender when the link or its connection broke.
+        attach: attaches another sender after the link or its connection broke.
     """
 
     def __init__(self, link: Link, stream: str, timeout_ms: int, attach: Callable[[], Link]) -> None:
@@ -73,9 +74,9 @@ class Publisher:
         self._patience: Deadline | None = None
         """How long a busy peer may accept nothing; None for one that is not busy."""
         self._waiting: deque[OutgoingEvents] = deque()
-        """What is to be sent."""
+        """Events that are not sent yet."""
         self._sent: deque[tuple[int, OutgoingEvents]] = deque()
-        """What was sent and may have to be sent again, and the number of its first delivery."""
+        """Events that were sent and may have to be sent again, each part with the number of its first delivery."""
         self._kept_bytes = 0
         self._rows = 0
 
@@ -86,9 +87,9 @@ class Publisher:
         return self._rows - waiting - sum(each.slice(max(0, self._done - at)).events for at, each in self._sent)
 
     def send(self, payloads: pa.LargeBinaryArray, labels: Label) -> None:
-        """Send one message a row; return when all are sent, not when all are settled (see ``flush``).
+        """Send one message per row; return when all are sent, not when all are settled (see ``flush``).
 
-        They go in order; where the peer takes batches, in the order of each key.
+        They are sent in order; where the peer takes batches, only the events of one key stay in order.
 
         Args:
             payloads: whole encoded messages, without nulls.
@@ -98,8 +99,8 @@ class Publisher:
             DeliveryFailed: the peer rejected, released or modified a message of this call or an earlier one, or a
                 message exceeds the peer's largest size.
             DeadlineExceeded: the peer gave neither credit nor an outcome in time.
-            TransportError, PeerError, RemoteProtocolError: the link or connection ended, and none came back. Nobody
-                knows then how many messages the peer stored.
+            TransportError, PeerError, RemoteProtocolError: the link or connection ended, and could not be restored. It
+                is unknown then how many messages the peer stored.
         """
         if self._link.closed:
             raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
@@ -138,12 +139,12 @@ class Publisher:
             self._turn(last=not self._waiting)
 
     def _is_busy(self) -> bool:
-        """Return whether the peer rejected a message as it is busy."""
+        """Return whether the peer rejected a message because it is busy."""
         refusal = self._outgoing.refusal if self._busy else None
         return refusal is not None and refusal.condition in self._busy
 
     def _send_again(self) -> None:
-        """Wait until everything under way has an outcome, pause, and put what was rejected in front of what is waiting.
+        """Wait until everything under way has an outcome, pause, and put the rejected events before the waiting ones.
 
         Raises:
             DeliveryFailed: a message was rejected for another reason.
@@ -171,17 +172,17 @@ class Publisher:
             self._done = outgoing.done
 
     def _put_back(self, ranges: Sequence[tuple[int, int, Refusal | None]]) -> None:
-        """Put what was sent in some ranges of deliveries in front of what is waiting; the rest was accepted."""
+        """Put the events of some ranges of deliveries before the waiting ones; the rest was accepted."""
         again = [part for first, stop, _ in ranges for part in self._parts(first, stop)]
         self._sent.clear()
         self._kept_bytes = 0
         self._waiting.extendleft(reversed(again))
 
     def _restore(self, fault: SparkStreamsError) -> None:
-        """Go on after a fault: wait, attach anew, and put what was not accepted in front of what is waiting.
+        """Go on after a fault: wait, attach anew, and put the events that were not accepted before the waiting ones.
 
         Raises:
-            SparkStreamsError: the fault, or a later one: it is not temporary, or has lasted.
+            SparkStreamsError: the fault, or a later one, which is not temporary or has lasted too long.
         """
         while True:
             self._attempts.after(fault)
@@ -202,8 +203,8 @@ class Publisher:
                 yield events.slice(low - begin, high - low)
 
     def _label(self, delivery: int) -> str:
-        """Return the name of a delivery's row; of a batch's first row, as nobody knows which one it was."""
-        # Where nothing is sent again or together, the number of the delivery is that of the row.
+        """Return the name of a delivery's row; for a batch, of its first row, as the row is unknown."""
+        # Where nothing is sent again or in batches, the number of the delivery is the number of the row.
         row, count = next((events.rows_of(0) for events in self._parts(delivery, delivery + 1)), (delivery, 1))
         return self._labels(row) + (f", in a batch of {count}," if count > 1 else "")
 
@@ -229,7 +230,7 @@ class Publisher:
         self._link.close()
 
     def _push(self, events: OutgoingEvents, stop: int) -> None:
-        """Send the first deliveries, ``stop`` at most: as many as can go together and fit a turn; at least one."""
+        """Send the first deliveries, ``stop`` at most: as many as can be sent together and fit a turn; at least one."""
         bounds, content = layout(events.payloads.slice(0, max(1, stop)))
         stop = max(1, min(stop, int(np.searchsorted(bounds, bounds[0] + _TURN_BYTES))))
         bounds = bounds[: stop + 1]

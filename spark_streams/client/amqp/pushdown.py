@@ -11,8 +11,8 @@ name            descriptor                                         value
 ``end``         ``amqp:event-streams-sql-filter``                   nothing after the range's end
 ==============  =================================================  ==============================================
 
-An entry that the peer does not echo is not in force (A-21), and then the client relies on none of them: it checks the
-whole filter itself.
+An entry that the peer does not echo is not in force (A-21). If any but ``end`` is missing, the client relies on none of
+them: it checks the whole filter itself.
 
 Spec: Event Stream Extensions §5.2; AMQP 1.0 part 3 §3.5.8; AMQP Filter Expressions 1.0 §2.2.
 """
@@ -50,7 +50,7 @@ class PushedFilter:
     Args:
         filters: entries of the filter set, by name.
         residual: the part that the client checks when the peer accepts all of them.
-        whole: the part that it checks when the peer does not.
+        whole: the whole filter, which the client checks when the peer does not accept all of them.
         words: the pushed part, for people; None for nothing.
     """
 
@@ -65,7 +65,7 @@ class PushedFilter:
 
 
 def nothing_pushed(expression: Expression | None) -> PushedFilter:
-    """Return the split of a filter that stays with the client."""
+    """Return the split that pushes nothing: the client checks the whole filter."""
     return PushedFilter({}, expression, expression, None)
 
 
@@ -73,7 +73,7 @@ def push(expression: Expression | None, connection: Connection, read: RangeRead 
     """Split a filter for a peer.
 
     Args:
-        expression: the filter; None for none.
+        expression: the filter; None if there is none.
         connection: the connection to the peer, which knows what the peer offers.
         read: the range to read, with its last offset, which is pushed beside any other entry, so that the peer stops
             there; None only to learn how the filter would be split.

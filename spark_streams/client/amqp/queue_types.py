@@ -1,7 +1,7 @@
 """Asks RabbitMQ which type a queue has, as only a stream keeps the messages that are read.
 
-The broker takes, and echoes, the filter that says where to start for every type of queue; a classic queue or a quorum
-queue then loses each message that a receiver accepts, or lets the broker settle.
+The broker accepts and echoes the start filter for every type of queue, but a classic or quorum queue loses each message
+that a receiver accepts, or lets the broker settle.
 
 Spec: docs/specifications.md, Q-5, Q-17.
 """
@@ -66,7 +66,7 @@ def is_stream(connection: Connection, address: str, queue: str) -> bool:
         False where the peer does not tell, has no such queue, or is no RabbitMQ.
 
     Raises:
-        Refused: it is of another type.
+        Refused: the queue is of another type.
         DeadlineExceeded, TransportError: as for ``described_queue``.
     """
     if address in connection.streams or connection.dialect.name != RABBITMQ.name:

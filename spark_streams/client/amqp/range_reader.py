@@ -5,19 +5,22 @@
     attach (filter: start) -> credit -> deliveries -> ReceiveBuffer -> RowDecoder -> RecordBatch …  until offset >= end
 
 The reader finds the end by comparing offsets as text. When nothing arrives any more, it drains the link, and the peer
-has to answer; then it requests ``$info`` again to explain missing events. When a connection breaks, it returns the
-whole deliveries that came, which is progress, and resumes after them on another one: each row comes exactly once.
+has to answer; then it requests ``$info`` again to explain missing events. When a connection breaks, the reader returns
+the deliveries that came as a whole, which is progress, and resumes after them on another connection: each row comes
+exactly once.
 
-A range that begins ``At`` an offset must begin with that event: another in its place is a loss, whatever the reason.
+A range that begins ``At`` an offset must begin with that event: another event in its place is a loss, whatever the
+reason.
 
 Where offsets are numbers (``Dialect.numeric_offsets``), a missing number shows where events may be gone, and only then
 the reader asks what the partition retains. In a dialect with holes only events before the first retained one are a
-loss; the range may end with a hole, and then the answer to the drain is its end. Where the peer answers no drain, a
-silence is its end (H-7), and the next read in this process looks for events that come late (H-8).
+loss; the range may end with a hole, and then the answer to the drain ends it. Where the peer answers no drain, a
+silence ends it (H-7), and the next read in this process looks for events that come late (H-8).
 
 Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the reader requests
-the first one without the filter, and the answer to the drain is the end, if by ``$info`` nothing of the range is gone.
-Events that retention removes behind the last received one count as lost, as nobody reports which ones were left out.
+the first one without the filter, and the answer to the drain ends the range if ``$info`` shows that nothing of it is
+gone. Events that retention removes after the last received one count as lost, as no peer reports which events its
+filter left out.
 """
 
 from __future__ import annotations
@@ -50,9 +53,9 @@ _log = logging.getLogger(__name__)
 _NO_PARTITION: Final = "there is no such partition any more"
 _BEHIND_S: Final = 0.1  # between requests to a node that lags behind
 _unproven: Final[dict[tuple[str, str, str], str]] = {}
-"""Peer, stream and partition to the last end that no event has proved."""
+"""The last end that no event has proved, by peer, stream and partition."""
 _MAX_EXTENSIONS: Final = 200
-"""How often the deadline of a searching peer is extended: 100 minutes in all, if it may be silent for 30 seconds."""
+"""How many times a searching peer's deadline is extended: 100 minutes in all, if it may be silent for 30 seconds."""
 
 
 @dataclass
@@ -81,7 +84,7 @@ class RangeReader:
     def __post_init__(self) -> None:
         read = self.read
         self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
-        RowDecoder(read, read.start, read.filter)  # a filter that no row can have fails here, not at the first row
+        RowDecoder(read, read.start, read.filter)  # a filter on what no row can have fails here, not at the first row
         self._start = read.start
         self._dropped: Earliest | After = EARLIEST
         self._first_gap: At | After | None = None
@@ -118,8 +121,8 @@ class RangeReader:
                 if self._most == 1:
                     raise
                 if self.read.filter is None or self._whole:
-                    self._most = 1  # the broker does not send what it has credit for: one by one
-                self._whole = True  # to find what matches, the broker looks beyond the range too
+                    self._most = 1  # the broker sends nothing of what it has credit for: read message by message
+                self._whole = True  # without the filter, as the broker searches beyond the range for a match
             except SparkStreamsError as fault:
                 if not self._loss.tries_again(self.read.partition, self._attempts, fault):
                     return
@@ -242,7 +245,7 @@ class RangeReader:
             return True
         self._link.turn()
         self._link.check()
-        return self._link.deliveries.queued > 0  # they came while the peer was asked
+        return self._link.deliveries.queued > 0  # deliveries came while the peer was asked
 
     def _decode(self) -> DecodedRows:
         """Decode the buffer into rows, and check them."""
@@ -282,9 +285,9 @@ class RangeReader:
     def _check_loss(self, came: str) -> None:
         """Check whether retention overtook the read, before the reader returns the rows that have just come.
 
-        The check comes after the rows: events that are removed later cannot have been in front of them. It comes with
-        every block, because a gap between two opaque offsets is invisible. With a peer that does not report the newest
-        removed offset it is possible at the start of a link only: later "not retained" also means "read, and removed".
+        The check follows the rows: events that are removed later cannot have been in front of them. It runs for every
+        block, because a gap between two opaque offsets is invisible. With a peer that does not report the newest
+        removed offset, it runs only at the start of a link: later "not retained" also means "read, and removed".
 
         ``came`` is the offset of the first event of the block.
         """
@@ -297,7 +300,7 @@ class RangeReader:
             return
         available = _NO_PARTITION if bounds is None else instead_of(self._start, bounds)
         if bounds is not None and is_past_end(self._start, bounds):
-            available = None  # events behind the position have come, so a peer that reports fewer lags behind
+            available = None  # events after the position have come, so a peer that reports fewer lags behind
         if available is None and first:
             available = self._instead_of_start(came)
         if available is not None:
@@ -315,13 +318,13 @@ class RangeReader:
         return chosen(block, slice(late, None))
 
     def _check_gap(self, rows: DecodedRows) -> None:
-        """Check whether events are gone where numbers are missing, before the rows behind the gap are returned."""
+        """Check whether events are gone where numbers are missing, before the rows after the gap are returned."""
         self._first, gap = False, rows.gap
         if not self._dialect.drains:
             self._first_gap = self._first_gap or gap
             gap = self._first_gap if rows.done else gap  # once more at the end of the range (H-8)
             if rows.last == _unproven.get(self._key):
-                _unproven.pop(self._key, None)  # its event is a row now, for the next reader
+                _unproven.pop(self._key, None)  # the event at the end is a row now: the next reader need not look
         if gap is None or not self._ask_for_loss:
             return
         bounds = self._bounds()
@@ -333,7 +336,7 @@ class RangeReader:
     def _instead_of_start(self, came: str | None) -> str | None:
         """Return what there is instead of the event that the link begins at; None when that event exists.
 
-        Where the peer leaves out events, this one need not come, and a request of its own checks that it exists.
+        Where the peer leaves out events, this event need not come, and a separate request checks that it exists.
 
         Args:
             came: offset of the first event that came, None when none did.
@@ -345,11 +348,11 @@ class RangeReader:
         return None if self.has_event(self._start.offset) else "there is no event with that offset"
 
     def _explain(self) -> None:
-        """Find out why the end of the range did not come: events left out or holes, if nothing is gone.
+        """Find out why the end of the range did not come; if no event is gone, it was left out or is a hole.
 
         Raises:
             PositionLost: events are gone, or the stream ends before the range, and losses fail the query.
-            RemoteProtocolError: the peer reports that it retains them.
+            RemoteProtocolError: the peer reports that it retains the missing events.
         """
         bounds, narrowed, has_holes = self._bounds(), self._link.narrowed, self._dialect.numeric_offsets
         available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
@@ -382,9 +385,9 @@ class RangeReader:
     def _is_certain(self, timer: DrainTimer) -> bool:
         """Return whether the peer's answer, that it has no more, ends the range; if not, let it look again.
 
-        In a dialect with holes the last offset of a range may have no event. A node may also be behind the one that the
-        range was planned by: only an answer that came after its description reached the end is certain, and for that
-        this waits as long as a peer may be silent.
+        In a dialect with holes the last offset of a range may have no event. The node may also lag behind the node with
+        which the range was planned: the answer is certain only if the node's description had reached the end before
+        it, and this waits for that as long as a peer may be silent.
         """
         if self._reaches_end or not self._dialect.numeric_offsets:
             return True

@@ -1,7 +1,7 @@
 """Collects deliveries of a receiving link in one preallocated buffer, to decode many of them at once.
 
-What lies between the messages, the heads of their frames, is copied with them: one copy of a thousand frames takes less
-time than a thousand copies.
+The frame headers between the messages are copied with them: one copy of a thousand frames takes less time than a
+thousand copies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_streams.wire.amqp.values import Described, ULong
 from spark_streams.wire.columnar.byte_view import Positions
 
 _SLACK_BYTES: Final = 1 << 20
-"""Bytes of room behind ``max_bytes``, so that a message that begins before the limit seldom makes the buffer grow."""
+"""Bytes of room after ``max_bytes``, so that a message that begins before the limit seldom makes the buffer grow."""
 
 
 _EMPTY: Final = "the peer sent an empty message: expected at least a body section"
@@ -31,7 +31,7 @@ class ReceiveBuffer:
     Args:
         max_rows: messages that fit.
         max_bytes: the buffer begins no further message once it has this many bytes; the last message may exceed it.
-        settles: whether each delivery is released as it is taken, for looks; if not, ``accept`` settles them.
+        settles: whether each delivery is released as it is taken, for probes; if not, ``accept`` settles them.
 
     Attributes:
         rows: the messages in the buffer.
@@ -50,14 +50,14 @@ class ReceiveBuffer:
         self.size = 0
 
     def _allocate(self, size: int) -> None:
-        self._bytes = bytearray(size)  # bytes are searched where they are, NumPy's array is not
+        self._bytes = bytearray(size)  # can be searched in place, which NumPy's array cannot
         self._memory = np.frombuffer(self._bytes, np.uint8)
 
     def take(self, deliveries: IncomingDeliveries) -> int:
         """Move the messages that have arrived into the buffer, until it is full.
 
         Returns:
-            How many these are.
+            How many messages were moved.
 
         Raises:
             RemoteProtocolError: a message is empty or does not come from a log, or the peer broke another rule.
@@ -92,7 +92,7 @@ class ReceiveBuffer:
         return self.rows - first
 
     def _take_one(self, run: Messages, deliveries: IncomingDeliveries) -> None:
-        """Move a message that came alone, as large ones do; the same as ``take`` of many, without arrays."""
+        """Move a message that came alone, as large ones do: as ``take`` moves many, but without arrays."""
         start, end, row, at = int(run.starts[0]), int(run.ends[0]), self.rows, self.size
         size = end - start
         if not size:
@@ -130,7 +130,7 @@ class ReceiveBuffer:
         return MessageBlock(self._memory[origin : self.size], self._starts[rows] - origin, self._ends[rows] - origin)
 
     def delivery_id(self, row: int) -> int | None:
-        """Return the number of a row's delivery that is held; None of one that is settled."""
+        """Return the number of a row's delivery that is held; None for a settled one."""
         for first, ids in self._held:
             if first <= row < first + len(ids) and ids[row - first] != SETTLED:
                 return int(ids[row - first])

@@ -1,7 +1,7 @@
 """Attaches the receivers of one client, and remembers which filters its peer does not accept.
 
-A receiver needs a filter for the position where it begins; the peer may have one kind of it or the other (A-21). The
-peer may refuse the pushed filters beside it: then the client attaches without them, and checks the whole filter.
+A receiver needs a filter for the position where it begins; the peer may accept only one kind of it (A-21). It may also
+refuse the pushed filters: then the client attaches without them, and checks the whole filter itself.
 
 Spec: Event Stream Extensions §4.5 (consumer groups, epochs), §5.2 (filters).
 """

@@ -34,7 +34,7 @@ class RequestLinks:
         self._links: RequestPair | None = None
 
     def close(self) -> None:
-        """Close the links, whose session others may need: a RabbitMQ has 63 of them on a connection."""
+        """Close the links, so that others can use their session: RabbitMQ has 63 of them on a connection."""
         if self._links is not None:
             self._links.end()
             self._links = None

@@ -39,12 +39,12 @@ class RequestPair:
         session: the session.
         name: the links' name, or what it begins with.
         address: the address that answers.
-        paired: as of ``RequestLinks``.
+        paired: as for ``RequestLinks``.
         settles: whether requests are settled as they are sent; if not, ``refusal`` has their outcome.
 
     Attributes:
         sender, receiver: the links.
-        refusal: the outcome of a request that was not accepted; None for none.
+        refusal: the outcome of a request that was not accepted; None if there is none.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RequestPair:
 
     @property
     def ended(self) -> Endpoint | None:
-        """The link or session that the peer has ended; None for none."""
+        """The link or session that the peer has ended; None if there is none."""
         return next((each for each in (self.sender, self.receiver, self._session) if each.ended), None)
 
     @property
@@ -95,7 +95,7 @@ class RequestPair:
         while len((taken := self._answers.take(1, _MOST_BYTES)).ids):
             found.append(decode(taken.memory[taken.starts[0] : taken.ends[0]].tobytes()))
             answers = bool(found[-1].request)
-            self._answers.settle(taken.ids, ACCEPT if answers else RELEASE)  # a queue may have the address
+            self._answers.settle(taken.ids, ACCEPT if answers else RELEASE)  # the address may be that of a queue
             self._answers.flow(int(answers))
         return found
 

@@ -91,7 +91,7 @@ def rows_until(offsets: pa.StringArray, end: str) -> tuple[int, bool]:
 
 
 def _gap(offsets: pa.StringArray, start: Earliest | At | After) -> At | After | None:
-    """Return the position after which the first number is missing, None for none; offsets that are numbers grow."""
+    """Return the position after which the first number is missing, None for none; the offsets are numbers, and grow."""
     if not len(offsets):
         return None
     first, last = int(offsets[0].as_py()), int(offsets[len(offsets) - 1].as_py())
@@ -118,8 +118,8 @@ class DecodedRows:
         first: offset of the first event of the block within or after the range; None where all lie before the range.
         last: offset of the block's last event within the range, None without one.
         done: whether the block reached or passed the end of the range.
-        gap: the position after which the first number is missing; None for none, and for opaque offsets.
-        fault: why the event of the range after these cannot be read; None for nothing.
+        gap: the position after which the first number is missing; None if there is none, and for opaque offsets.
+        fault: why the event after these rows cannot be read, if the range has one there; None where it can.
     """
 
     batch: pa.RecordBatch
@@ -139,7 +139,7 @@ class RowDecoder:
         start: where this link begins, later than ``read.start`` after a reconnect; then, where it goes on.
         residual: the part of the filter that the client checks; None for nothing.
         dropped: for a link whose peer has no filter for ``start``, the earlier position where it begins: the decoder
-            drops what lies before ``start``; then ``After`` the last event that was dropped.
+            drops what lies before ``start``; later, ``After`` the last event that was dropped.
         dialect: the peer's.
 
     Raises:
@@ -168,7 +168,7 @@ class RowDecoder:
             return True  # ``decode`` says which one cannot be read
 
     def rows_up_to(self, offset: str, block: MessageBlock) -> int:
-        """Return how many of the first deliveries of a block are up to an offset, inclusive; 0 where one has none."""
+        """Return how many of a block's first deliveries are up to an offset, inclusive; 0 if a delivery has none."""
         try:
             return rows_until(self._offsets(block), offset)[0]
         except RemoteProtocolError:
@@ -178,8 +178,8 @@ class RowDecoder:
         """Return how many more rows there are at most until the range ends, where offsets are numbers.
 
         Args:
-            last: the last delivery that has come; None to count from where the next block begins. A start without a
-                number may be a row before the end.
+            last: the last delivery that has come; None to count from where the next block begins. For a start without
+                a number the result is 1, as the next row may be the last.
         """
         if last is not None:
             offset = self._offset_of(last)

@@ -25,7 +25,7 @@ class Refusal(NamedTuple):
 
     Args:
         outcome: ``rejected``, ``released`` or ``modified``, or a text for a delivery that was settled without outcome.
-        condition, description: of a rejection, empty for none.
+        condition, description: of a rejection; empty for other outcomes.
     """
 
     outcome: str
@@ -40,7 +40,7 @@ class SentMessages:
         link: the link.
 
     Attributes:
-        done: the first messages that the peer has accepted.
+        done: how many messages, from the first one on and without a gap, the peer has accepted.
     """
 
     def __init__(self, link: Link) -> None:
@@ -131,7 +131,7 @@ class SentMessages:
 
     def _accept(self, first: int, stop: int) -> None:
         if first > self.done:
-            self._accepted.update(range(first, stop))  # out of order: the order of ``done`` is that of the messages
+            self._accepted.update(range(first, stop))  # out of order: ``done`` counts in the order of sending
             return
         if self._accepted:
             self._accepted.difference_update(range(self.done, stop))

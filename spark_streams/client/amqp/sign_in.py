@@ -3,7 +3,7 @@
 ==================================  ==========================================================================
 what the endpoint has               how the client signs in
 ==================================  ==========================================================================
-user and password                   PLAIN; at an Event Hubs without it ANONYMOUS, and signatures of our own
+user and password                   PLAIN; ANONYMOUS and our own signatures at an Event Hubs without PLAIN
 a token, at an Event Hubs           ANONYMOUS, and the token for each hub (``token_grants.py``)
 a token, at any other peer          PLAIN, with the token as password: RabbitMQ's OAuth 2
 a client certificate, or nothing    EXTERNAL, or ANONYMOUS
@@ -43,12 +43,12 @@ _ANYBODY: Final = "token"
 
 
 class SignedIn(NamedTuple):
-    """A connection behind SASL.
+    """What a SASL handshake has shown.
 
     Args:
         leftover: bytes that the peer has sent after SASL.
         mechanisms: the mechanisms that the peer offers.
-        tokens: the tokens that are to be handed over before other links; None for none.
+        tokens: the tokens that are to be handed over before other links; None if there is none.
     """
 
     leftover: bytes
@@ -62,7 +62,7 @@ def sign_in(
     """Sign in on a socket, which does not block afterwards.
 
     Args:
-        socket: connected; its answers are waited for.
+        socket: connected; it blocks during the handshake.
         endpoint: the peer, with credentials.
         server_name: the name that the peer is called by.
         deadline: how long it may take.
@@ -111,7 +111,7 @@ def sign_in(
                 f"takes {SIGN_IN_FRAME_BYTES} there: {chosen.advice}, or have fewer scopes or groups in the token",
                 f"signing in at {endpoint.address}",
             ) from fault
-        # The other end of a WebSocket has answered before.
+        # The peer of a WebSocket has answered already, in its handshake.
         is_silent = not heard and endpoint.transport == "tcp"
         raise (silent_close_fault(endpoint) if is_silent else lost(endpoint, fault)) from fault
     except ssl.SSLError as fault:
@@ -133,7 +133,7 @@ def credential_options(endpoint: Endpoint) -> str:
 class _Choice:
     """Chooses the login by the mechanisms that a peer offers.
 
-    It restarts the deadline: a function that gives a secret may take long, and no peer is to blame for it.
+    It restarts the deadline: a function that gives a secret may take long, which is not the peer's fault.
     """
 
     def __init__(self, endpoint: Endpoint, host: str, dialect: Dialect | None, deadline: Deadline) -> None:
@@ -186,7 +186,7 @@ def _token_option(endpoint: Endpoint) -> str:
 
 
 class TokenSource:
-    """Has the tokens for hubs: the user's, read anew each time, or signatures made with the rule's key.
+    """Provides the tokens for hubs: the user's, read anew each time, or signatures made with the rule's key.
 
     Args:
         endpoint: the namespace, with a token, or with rule and key as user and password.
@@ -208,7 +208,7 @@ class TokenSource:
 
         Raises:
             AuthenticationFailed: the user's token has expired, or is for another hub.
-            OptionError: it cannot be read, or is malformed.
+            OptionError: the user's token cannot be read, or is malformed.
         """
         endpoint = self.endpoint
         if endpoint.token is None:

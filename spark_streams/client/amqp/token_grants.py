@@ -29,7 +29,7 @@ from spark_streams.wire.amqp.engine.endpoints import Condition
 from spark_streams.wire.amqp.engine.links import Session
 
 RENEWED_AT: Final = 0.9
-"""The part of a token's time after which it is renewed, as the service's own client does."""
+"""The fraction of a token's time after which it is renewed, as the service's own client does."""
 UNKNOWN_S: Final = 300.0
 """Seconds after which a token without a time of expiry is renewed."""
 AGAIN_S: Final = 10.0
@@ -62,12 +62,12 @@ class _Grant:
     """What is known of one hub's token.
 
     Args:
-        token: the one that the peer has; None before it has taken one.
-        due_s: when the next one is due, in seconds since the epoch.
-        asked: the one that is to be handed over, or was handed over and has no answer yet; None for none.
-        request: the message-id with which it was.
+        token: the token that the peer has; None before it has taken one.
+        due_s: when the next token is due, in seconds since the epoch.
+        asked: the token that is to be handed over, or was handed over and has no answer yet; None if there is none.
+        request: the message-id of the request that handed it over; None before that.
         deadline: for the answer.
-        fault: why the first one was not taken.
+        fault: why the peer did not take the first token.
     """
 
     token: Token | None = None
@@ -99,7 +99,7 @@ class TokenGrants:
 
         Raises:
             AuthenticationFailed: the token has expired or is for another hub, or the peer refuses it.
-            OptionError: it cannot be read.
+            OptionError: the token cannot be read.
             NotFound: there is no such hub.
             DeadlineExceeded, TransportError: the peer does not answer, or the connection broke.
         """
@@ -115,7 +115,7 @@ class TokenGrants:
             raise grant.fault
 
     def held(self, hub: str) -> str | None:
-        """Return the text of the token that the peer has for a hub; None for none."""
+        """Return the text of the token that the peer has for a hub; None if there is none."""
         grant = self._grants.get(hub)
         return None if grant is None or grant.token is None else grant.token.text
 
@@ -191,10 +191,10 @@ class TokenGrants:
         self._is_busy = any(grant.asked is not None for grant in self._grants.values())
 
     def _opened(self) -> RequestPair:
-        """Return the links, which are attached again where the peer has closed them since the last answer.
+        """Return the links; attach them again where the peer has closed them since its last answer.
 
         Raises:
-            SparkStreamsError: it closes them at once, or without an answer.
+            SparkStreamsError: the peer closes them at once, or without an answer.
         """
         if self._links is None:
             name = f"spark-streams-cbs-{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Carries AMQP's bytes over a WebSocket: the same few calls as a socket, so that the connection does not know it.
+"""Carries AMQP's bytes over a WebSocket, with the few calls of a socket, so that the connection needs no special case.
 
 ::
 
@@ -6,7 +6,7 @@
     bytes <--recv-- [payloads of messages, joined]   <-- TLS <--
 
 The library ``websockets`` makes and reads frames and the handshake, and touches no socket (docs/adr/0046-websocket.md).
-The borders of messages mean nothing to AMQP.
+The boundaries of messages mean nothing to AMQP.
 
 Spec: RFC 6455; AMQP WebSocket Binding 1.0 §2 (subprotocol), §3 (binary messages).
 """
@@ -124,8 +124,8 @@ def _refusal(endpoint: Endpoint, fault: Exception) -> ConnectFailed:
 class WebSocket:
     """An open WebSocket, as a stream of bytes: a socket's calls, with their results and errors.
 
-    Bytes that were received are handed out before the socket is read again, so a call that would block has none left,
-    and it is right to wait for the socket then.
+    Bytes that were received are handed out before the socket is read again. So when a call would block, none is left,
+    and the caller may wait for the socket.
 
     Args:
         connected: the socket.
@@ -146,7 +146,7 @@ class WebSocket:
         return self._socket.fileno()
 
     def settimeout(self, seconds: float) -> None:
-        """Set how long each call of ``recv`` waits, however much comes that has no bytes for it, such as pings."""
+        """Set how long each call of ``recv`` waits, whatever frames without payload, such as pings, come."""
         self._socket.settimeout(seconds)
 
     def setblocking(self, blocks: bool) -> None:
@@ -163,7 +163,7 @@ class WebSocket:
 
         Raises:
             ConnectionError: the peer closed the WebSocket with an error, or broke the protocol.
-            OSError: the socket's; with those of ``WOULD_BLOCK`` no byte is left, or many bytes came without a payload.
+            OSError: the socket's; those of ``WOULD_BLOCK`` mean that no payload is left, even if many frames came.
         """
         wait_s = self._socket.gettimeout()
         until = time.monotonic() + (wait_s or _WITHOUT_PAYLOAD_S)

@@ -32,10 +32,10 @@ FEED_BACKOFF: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
 """Eight tries within about 30 s: a service that is deployed again comes back within that time."""
 _ACCEPT_V1: Final = f"{ZEH_V1}, {NDJSON};q=0.9, */*;q=0.5"
 MAX_UNKNOWN_CURSORS: Final = 3
-"""How often in a row a partition is read from its beginning because the feed does not know a cursor that it just gave:
-once is enough for a feed that was created again; the limit is for a feed that never knows its own cursors."""
+"""How many times in a row a partition is read from its beginning because the feed does not know a cursor that it just
+gave: once is enough for a feed that was created again; the limit is for a feed that never knows its own cursors."""
 MAX_CONFLICTS: Final = 5
-"""How often in a row a token is replaced: once is enough for a feed that has changed; the limit is for a feed that
+"""How many times in a row a token is replaced: once is enough for a feed that has changed; the limit is for a feed that
 refuses each token that it just gave (C-16)."""
 
 
@@ -72,12 +72,12 @@ class FeedClient(AbstractContextManager["FeedClient"]):
 
     Args:
         address: the feed's address and settings.
-        backoff: how often to try a call, and how long the pauses are.
+        backoff: how many times to try a call, and how long the pauses are.
         pause: waits for a number of seconds; tests, and threads that have to be stopped, give another function.
         awaits: whether a missing feed (status 404) existed before, and may be created again: the error is retriable
             then.
-        unknown_cursors: partition to how often in a row the feed did not know its cursor any more; clients that read
-            the same partitions in turn share it.
+        unknown_cursors: for each partition, how many times in a row the feed did not know the cursor any more; clients
+            that read the same partitions in turn share it.
     """
 
     address: FeedAddress
@@ -114,7 +114,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self._pushed = dict(filters)
 
     def streams(self) -> list[str] | None:
-        """Return the names of the feeds below this address that we may read; None where it lists none.
+        """Return the names of the feeds below this address that we may read; None where the server has no such list.
 
         FeedAPI has no such list: the log of this project answers at its door's root with ``{"feeds": ["orders"]}``.
 
@@ -278,7 +278,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         """Return ``last_cursor``, to start reading there.
 
         Raises:
-            RemoteProtocolError: the feed tells none; also as ``last_cursor``.
+            RemoteProtocolError: the response has no cursor; also as for ``last_cursor``.
         """
         last = self.last_cursor(partition)
         if last is None:

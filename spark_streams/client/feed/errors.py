@@ -50,7 +50,7 @@ def first_line(body: bytes, *, cut: bool = False) -> str:
 
 
 def hide_in_logs() -> None:
-    """Keep our secrets out of urllib3's log lines: they have addresses with their query, and malformed header lines."""
+    """Keep our secrets out of urllib3's log lines, which quote addresses with queries, and malformed header lines."""
     for name in ("urllib3.connection", "urllib3.connectionpool"):
         logging.getLogger(name).addFilter(_hide_secrets)
 
@@ -105,7 +105,7 @@ def mapped(what: str, endpoint: Endpoint | None = None) -> Iterator[None]:
             raise ConnectFailed(
                 f"{what}: no connection: {reason}: check the host and port in option 'url', and that the feed runs"
             ) from None
-        # A door that wants a certificate closes so: without a response, or by a reset if the request came meanwhile.
+        # A door that requires a client's certificate closes without a response, or with a reset if the request came.
         bare = "without response" in reason or "reset by peer" in reason
         hint, wrong = "", None
         if endpoint is not None:

@@ -3,8 +3,8 @@
 No message ever holds a credential, the query that the user wrote into the url, or a feed's token.
 
 A request is bounded as a whole: to connect, to pass a proxy, to send, and to get an answer. The library's time-outs
-are for each of these steps anew, for each address of a host, and for each byte of an answer; behind a SOCKS proxy they
-still are.
+start anew for each of these steps, for each address of a host, and for each byte of an answer; behind a SOCKS proxy
+they still do.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Unavailable(Refused):
 
 _ERRORS: Final[Mapping[int, type[PeerError]]] = {401: AuthenticationFailed, 404: NotFound, 409: Conflict, 410: Expired}
 _LATER: Final = frozenset({408, 425, 429, *range(500, 600)})
-"""The statuses that may be others later (``Unavailable``); those that are in neither are ``Refused``."""
+"""The statuses of temporary failures (``Unavailable``); a status that is in neither collection is ``Refused``."""
 
 
 class _Credentials(requests.auth.AuthBase):
@@ -127,12 +127,12 @@ class FeedSession:
 
     Args:
         endpoint: the feed's address, with credentials and TLS.
-        timeout_ms: how many milliseconds an answer may take, with all that comes before it, up to the body of a page;
-            and how long the feed may be silent within that.
+        timeout_ms: how many milliseconds a request may take, from connecting to the end of the answer, but for the body
+            of a page; and how long the feed may be silent within that body.
     """
 
     broken = False
-    """It replaces connections that the server has closed."""
+    """Never broken: the session replaces connections that the server has closed."""
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
         self._endpoint = endpoint
@@ -200,7 +200,7 @@ class FeedSession:
             arguments: names and values, not encoded.
             below: a path below the feed's own.
             wait_ms: how many milliseconds longer than the timeout the feed may take, as the call has requested.
-            body: the body of the request; None for none.
+            body: the body of the request; None if there is none.
             headers: headers beside those of every call, or in their place.
             accepted: the statuses of success.
 
@@ -274,7 +274,7 @@ class FeedSession:
 
 
 class TimedHTTPConnection(HTTPConnection):
-    """A connection that is made, takes a request, and answers, within its time-out, which begins when it is set."""
+    """A connection whose time-out covers connecting, the request and the answer together, from when it is set."""
 
     response_class = TimedResponse
 
@@ -330,7 +330,7 @@ class _AnyHostName(TimedAdapter):
 
 
 def _refusal(response: requests.Response, what: str, endpoint: Endpoint) -> PeerError | ConnectFailed:
-    """Return the error for a status; until one was accepted the port may be wrong."""
+    """Return the error for a status; as long as none was accepted, the port may be wrong."""
     status = response.status_code
     begins = b""
     with contextlib.suppress(SparkStreamsError), mapped(what):

@@ -54,7 +54,7 @@ class Target(Protocol):
         """Check that the feed exists and accepts rows.
 
         Raises:
-            SparkStreamsError: it does not, or does not answer.
+            SparkStreamsError: it does not exist, accepts no rows, or does not answer.
         """
 
     def publish(
@@ -90,7 +90,7 @@ class HttpFeed:
     Args:
         endpoint: the feed's address, with credentials and TLS.
         timeout_ms: how many milliseconds it may be silent.
-        kept: the sessions of tasks that are over: one of them is used, and goes back there; None for none.
+        kept: the sessions of tasks that are over: one of them is used, and goes back there; None if there is none.
     """
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int, kept: KeptConnections[FeedSession] | None = None) -> None:
@@ -103,7 +103,7 @@ class HttpFeed:
 
         Raises:
             NotFound: there is no such feed.
-            Refused: nobody can publish to the feed, or it refuses for another reason.
+            Refused: the feed cannot be published to, or it refuses for another reason.
             SparkStreamsError: the call failed otherwise (``FeedSession.send``).
         """
         self.publish(pa.RecordBatch.from_pylist([], schema=PART_SCHEMA), None, 0, 0)
@@ -163,7 +163,7 @@ class FeedPublisher:
         target: the feed; ``close`` closes it.
         stream: its name, for messages.
         identity: the task's identity, None for at least once.
-        backoff: how often to send a part, and how long the pauses are.
+        backoff: how many times to send a part, and how long the pauses are.
     """
 
     target: Target

@@ -1,8 +1,8 @@
 """Splits a filter between a feed, by the feed's own filters (``filter-<name>``), and the client.
 
 The server defines what a feed's filter compares (FeedAPI, "filter-*"), so the client pushes nothing on a guess: the
-user declares it, or discovery does (``filterFields``, an extension). Cursors are valid for the identical filters only
-(C-13): a query keeps its pushed filters, and a filter that no longer implies them cannot use their cursors.
+user declares the field, or discovery does (``filterFields``, an extension). Cursors are valid for the identical filters
+only (C-13): a query keeps its pushed filters, and a filter that no longer implies them cannot use their cursors.
 
 Spec: docs/specifications.md, C-13, C-20, F-27, F-28, Z-21. ADR 18.
 """
@@ -20,7 +20,7 @@ from spark_streams.redaction import safe_text
 from spark_streams.wire.feed.discovery import Discovery
 
 ANY_POINTER: Final = "/*"
-"""The filter that stands for all JSON pointers, where discovery gives its own name as its field."""
+"""The filter that stands for all JSON pointers, where discovery gives this name as its field too."""
 MAX_VALUE: Final = 1_000
 """Characters of a pushed value at most, as it becomes part of an address."""
 
@@ -63,7 +63,7 @@ def push(
     """Return the filters that a new query pushes, by their names.
 
     Args:
-        expression: the filter; None for none.
+        expression: the filter; None if there is none.
         discovery: the discovery document of a feed of version 2a.
         declared: filter name to the field that it compares, as the user declares it; an empty mapping pushes nothing;
             None uses the declarations of discovery.

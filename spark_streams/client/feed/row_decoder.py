@@ -1,6 +1,6 @@
-"""Decodes a feed's lines into rows, in columns, and finds the first event that an expression is true of.
+"""Decodes a feed's lines into rows, in columns, and finds the first event for which an expression is true.
 
-It decodes blocks of lines without a Python object an event. A feed cannot seek: to start at the first match, a reader
+It decodes blocks of lines without a Python object per event. A feed cannot seek: to start at the first match, a reader
 starts at the feed's beginning, drops the events before the match, and ends the search once a checkpoint covers it.
 """
 
@@ -58,7 +58,7 @@ class FeedRows:
         self._waiting = []
 
     def take(self, lines: Lines) -> pa.RecordBatch | None:
-        """Return the rows that a block completes, None for none; errors as ``rows``."""
+        """Return the rows that a block completes, None if there is none; errors as ``rows``."""
         if not len(lines.cursors):
             if lines.count:
                 self._waiting.append((lines.values, lines.keys))
@@ -100,7 +100,7 @@ class FeedRows:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _first_wrong(self, values: pa.Array) -> int:
-        """Return the number of the first event whose timestamp cannot be read; one of them cannot."""
+        """Return the number of the first event whose timestamp cannot be read; there is at least one."""
         for row in range(len(values)):
             try:
                 self._column("timestamp", values.slice(row, 1), None, None)
@@ -121,7 +121,7 @@ class FeedRows:
 
 
 def from_first_match(batches: Iterator[pa.RecordBatch], expression: Expression) -> Iterator[pa.RecordBatch]:
-    """Yield rows from the first one on that an expression is true of.
+    """Yield rows from the first one on for which an expression is true.
 
     Args:
         batches: rows of one partition, with the columns that ``columns_needed`` returns.

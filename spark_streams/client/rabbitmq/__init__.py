@@ -1,1 +1,1 @@
-"""Holds the client of RabbitMQ streams: blocking, one object a task, without Spark."""
+"""Holds the client of RabbitMQ streams: blocking, one object per task, without Spark."""

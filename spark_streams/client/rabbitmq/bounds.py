@@ -1,4 +1,4 @@
-"""Finds the offsets that a stream retains, and the first from a time on, by the best request of each broker; all exact.
+"""Finds the offsets that a stream retains, and the first from a time on, exactly, with each broker's best request.
 
 ::
 
@@ -84,7 +84,7 @@ def extent(connection: Connection, stream: str) -> Extent:
 def settled(
     connection: Connection, streams: Sequence[str], last_chunks: dict[tuple[str, str], int]
 ) -> dict[str, Extent | PeerError]:
-    """Return the offsets of streams by their leader, with at least those that the leader had at the first request.
+    """Return the offsets of streams as their leader reports them, with at least those of its first report.
 
     A leader that was just elected learns from the other members, even lagging ones, what is committed: for a moment it
     reports less than the leader before it.

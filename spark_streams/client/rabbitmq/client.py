@@ -1,4 +1,4 @@
-"""Reads RabbitMQ streams: blocking, one client object a task, without Spark.
+"""Reads RabbitMQ streams: blocking, one client object per task, without Spark.
 
 The client opens a connection when it first needs it, and keeps it. It reads a stream on a node that has a member of it.
 """
@@ -50,7 +50,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         timeout_ms: how many milliseconds the broker may be silent whenever it owes an answer.
         filters: the messages that ``fetch`` returns, and where messages have their filter values, so that the client
             can push ``RangeRead.filter`` to the broker; None for all messages, and for an unknown place.
-        consumer: the name under which it reads, None for none.
+        consumer: the name under which it reads, None if there is none.
     """
 
     numeric_offsets = True
@@ -225,7 +225,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return None if found is None else format_offset(found)
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
-        """Return the offset of the first message, in the order of the stream, that an expression is true of.
+        """Return the offset of the first message, in the order of the stream, for which an expression is true.
 
         The client reads the stream from its beginning, or from the lowest offset that can match, up to the first match.
         The broker leaves chunks out if the expression requires a filter value, and ``filters`` tells where messages

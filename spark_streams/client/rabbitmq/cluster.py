@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 Operation = Callable[[Connection, str], _T]
 """An operation on a connection to a node, for a stream: its other argument is the stream's name."""
 JointOperation = Callable[[Connection, Sequence[str]], Mapping[str, _T | PeerError]]
-"""The same with several streams; it returns the result for each, or the error that the node answered."""
+"""An operation for several streams; it returns the result for each, or the error that the node answered."""
 
 _NAMES_AT_ONCE: Final = 1_000
 """Names in a request for metadata: each may have 255 bytes, and a frame has 1 MiB at most by default."""

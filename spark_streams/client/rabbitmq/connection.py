@@ -81,7 +81,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         broken: whether the connection is of no further use.
         first: the first bytes that came.
         opening: for all answers together until the connection is ``opened``; None for ``timeout_ms`` for each.
-        events: what the broker has sent and nobody has received, in order; see ``receive``.
+        events: what the broker has sent and no caller has received, in order; see ``receive``.
         nodes: the nodes of the cluster that the broker has named, in any answer to Metadata.
         versions: command key to the highest version that the broker accepts; empty before RabbitMQ 3.11 or so.
         properties: the broker's properties, ``version`` among them; fit for messages.

@@ -2,8 +2,8 @@
 
 The pool handles all frames that the broker sends meanwhile. When the connection breaks, or the broker drops a
 publisher, it waits as readers do, connects and declares anew, and publishes again what is not confirmed, in the same
-order and under the same ids: with a reference the broker drops what it has. An error names the first row of any stream
-that is not confirmed.
+order and under the same ids: with a reference the broker drops what it already has. An error names the first row of any
+stream that is not confirmed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PublisherPool:
         self._how = how
         self._publishers: dict[str, StreamPublisher] = {}
         self._by_number: dict[int, StreamPublisher] = {}
-        """Those that are declared; the others are declared again before anything more is sent."""
+        """The publishers that are declared; the others are declared again before anything more is sent."""
         self._last_number = -1
         self._dropped: set[str] = set()
 
@@ -115,10 +115,10 @@ class PublisherPool:
             try:
                 publisher.send(piece, label)
             except (TransportError, PeerError) as fault:
-                self._restore(fault)  # and with it this piece
+                self._restore(fault)  # sends this piece again, too
 
     def wait(self, limit: int) -> None:
-        """Wait until all publishers are declared, and at most ``limit`` messages of ``MAX_KEPT_BYTES`` not confirmed.
+        """Wait until all publishers are declared, and at most ``limit`` messages of ``MAX_KEPT_BYTES`` unconfirmed.
 
         Raises:
             DeliveryFailed, TransportError, PeerError: as for ``publish``.
@@ -224,7 +224,7 @@ class PublisherPool:
                 fault = again
 
     def _return(self) -> None:
-        """Have a connection, and each publisher with unconfirmed messages declared on it; send these again."""
+        """Make sure of a connection, declare each publisher with unconfirmed messages on it, and send these again."""
         if self.connection.broken:
             self.connection = self._connect()
             self._by_number.clear()

@@ -30,9 +30,9 @@ MAX_ROWS: Final = (1 << _ROW_BITS) - 1
 
 
 def id_parts(sequence: int) -> tuple[int, int, int]:
-    """Return the number of the micro-batch, that of the row within its task, and its block's digest, of an id.
+    """Return the parts of an id: the numbers of the micro-batch and of the row in its task, and the block's digest.
 
-    An id of 0, which is none of ours, means that there is none: the row is -1 then, and the others are 0.
+    An id of 0, which we never make, means that there is no id: the row is -1 then, and the others are 0.
     """
     row = (sequence >> DIGEST_BITS) & MAX_ROWS
     return sequence >> (_ROW_BITS + DIGEST_BITS), row - 1, sequence & ((1 << DIGEST_BITS) - 1)

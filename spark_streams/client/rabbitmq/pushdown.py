@@ -41,9 +41,9 @@ class PushedFilter:
     """The parts of a range's filter.
 
     Args:
-        pushed: the filter values that the broker filters by; None for none.
+        pushed: the filter values that the broker filters by; None if there is none.
         first_offset: the first offset that can match (inclusive); 0 for no bound.
-        values: the user's own filter values, which the client compares; None for none.
+        values: the user's own filter values, which the client compares; None if there is none.
         residual: the part of an expression that the client checks; None for nothing.
     """
 

@@ -10,11 +10,11 @@ reader checks whether the stream reaches the end of the range, and after that wh
 (``Subscription.look_again``). Only both answers together end a range; a silence never does.
 
 Tracking chunks and filters also leave gaps between chunks, and so does retention when it overtakes a reader: brokers
-then silently continue with the remaining chunks. Before the reader yields rows behind a gap, it requests the chunk, of
+then silently continue with the remaining chunks. Before the reader yields rows after a gap, it requests the chunk, of
 any kind, where the gap begins.
 
-A filter may narrow the range to the offsets from one on. The reader does not read the records before it, but checks
-that they still exist, so that a loss does not depend on the filter.
+A filter may narrow the range to the offsets from a later one on. The reader does not read the records before that one,
+but checks that they still exist, so that a loss does not depend on the filter.
 
 Delivery guarantee: every record of the range that the stream holds comes exactly once, in order. The reader replaces a
 connection that breaks, and continues at the offset after the last yielded record, if the last chunk before it is still
@@ -60,7 +60,7 @@ class _Collected:
 
     Args:
         following: the offset after the last received chunk; None before the first one of a whole stream.
-        gap: the first offset of the first gap between chunks, None for none.
+        gap: the first offset of the first gap between chunks, None if there is none.
     """
 
     following: int | None
@@ -202,7 +202,7 @@ class RangeReader:
             subscription.close()
 
     def _chunk_at(self, offset: int) -> ChunkHeader | None:
-        """Return the chunk of any kind that holds an offset, else the first one behind it, else None."""
+        """Return the chunk of any kind that holds an offset, else the first one after it, else None."""
         return self.cluster.near(self._stream, partial(bounds.chunk_at, offset=offset))
 
     def _collect(self, subscription: Subscription, window: CreditWindow, held: _Collected) -> bool:
@@ -292,7 +292,7 @@ class RangeReader:
 
         Returns:
             None when none was removed. Otherwise, if losses do not fail the query, the first remaining offset; the
-            records behind the gap are dropped, and read again from there.
+            records after the gap are dropped, and read again from there.
         """
         if held.gap is None:
             return None

@@ -52,7 +52,7 @@ class Entries:
     """Messages to publish: each one an entry of its own, or several in a sub-entry batch.
 
     Args:
-        ids: uint64[m], ascending: one id an entry.
+        ids: uint64[m], ascending: one id per entry.
         counts: int64[m], messages of each entry; None: one each, no sub-entry batches.
         values: large_binary, the messages.
         filter_values: string, as many as messages, or None; only without sub-entry batches.

@@ -2,7 +2,7 @@
 
 A credit is one chunk, of one record or of thousands. Ten hide a round trip where chunks are large; where each chunk has
 only one record, a round trip would carry ten records, and a frame of credit would follow each of them. So a reader has
-a ``CreditWindow``: few large chunks ahead, many small ones, hardly any behind its range.
+a ``CreditWindow``: few large chunks ahead, many small ones, hardly any beyond its range.
 
 Brokers do not begin to send while the remaining credit is at most half of the first (S-73), so the window is never
 smaller than the first credit, and the reader fills it again when a quarter of it is used up.

@@ -55,7 +55,7 @@ class TaskPublisher:
         endpoint: the broker; any of its hosts will do, as every node accepts rows for streams that another one leads.
         how: how to publish.
         identity: the task's identity, None for at least once.
-        kept: the connections of tasks that are over: one of them is used, and goes back there; None for none.
+        kept: the connections of tasks that are over: one of them is used, and goes back there; None if there is none.
 
     Raises:
         NotFound, Refused, AuthenticationFailed, TransportError: no connection, or no such super stream.

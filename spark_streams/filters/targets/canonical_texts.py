@@ -39,12 +39,12 @@ def has_no_constant(text: str) -> bool:
 
 
 def number_with(text: str) -> Decimal | None:
-    """Return the number that has this text as an integer, float or decimal; None for none."""
+    """Return the number that has this text as an integer, float or decimal; None if there is none."""
     return Decimal(text) if len(text) <= _MAX_NUMBER and _NUMBER.fullmatch(text) else None
 
 
 def uuid_with(text: str) -> bytes | None:
-    """Return the 16 bytes of the uuid that has this text; None for none."""
+    """Return the 16 bytes of the uuid that has this text; None if there is none."""
     return bytes.fromhex(text.replace("-", "")) if _UUID.fullmatch(text) else None
 
 

@@ -1,4 +1,4 @@
-"""Encodes one append as record batches: where batches end, and their timestamps; and gives them their places."""
+"""Encodes one append as record batches: decides where they end, stores their timestamps, and gives them offsets."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def _binary(values: pa.Array | Sequence[bytes | None]) -> pa.LargeBinaryArray:
 def _runs(
     sizes: npt.NDArray[np.int64], changes: npt.NDArray[np.int64], groups: npt.NDArray[np.int64] | None
 ) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of each batch; it ends by bytes, with a group, or between "no timestamp" and instants.
+    """Yield (start, stop) of each batch; it ends with a group, after enough bytes or before ``changes``.
 
-    MIN + delta would overflow if the two were mixed, so records without a timestamp get batches of their own;
-    ``changes`` has the rows at which one of the two follows the other.
+    ``changes`` has the rows where "no timestamp" follows an instant, or an instant follows "no timestamp". Records
+    without a timestamp get batches of their own, as MIN + delta would overflow if the two were mixed.
     """
     ends = np.arange(1, len(sizes) + 1) if groups is None else np.cumsum(groups)
     if groups is not None and not np.isin(changes, ends).all():
@@ -102,10 +102,10 @@ def encode_records(
         timestamps: as many instants in ms, ``NO_TIMESTAMP`` or None for none; unused in a stream of append time.
         config: the stream's settings.
         notes: headers of the first record of each batch.
-        groups: int64[k], how many consecutive records each group has, which share a batch; None: one each.
+        groups: int64[k], how many consecutive records each group has; they share a batch. None: one record each.
 
     Returns:
-        The batches, in order, without offsets and, in a stream of append time, its time: ``place`` gives them these.
+        The batches, in order, without offsets and, in a stream of append time, without that time: ``place`` adds both.
 
     Raises:
         ValueError: no value, a null value, lengths that differ, or a group that no batch can hold.
@@ -123,8 +123,8 @@ def encode_records(
         instants = np.full(len(values), NO_TIMESTAMP, np.int64) if timestamps is None else _instants(timestamps)
         stored = to_stored(instants, extended, config.legacy_negative)
         changes = np.flatnonzero(np.diff(instants == NO_TIMESTAMP)) + 1
-    # Without Arrow, whose fixed cost would be most of the time; but Python copies the bytes of a large append with its
-    # lock held, Arrow without. Bad input goes through Arrow, which refuses it.
+    # A small append is encoded without Arrow, whose fixed cost would be most of the time; a large one with Arrow, as
+    # Python copies bytes with its lock held, and Arrow without. Bad input goes through Arrow, which refuses it.
     if len(values) <= FEW_RECORDS and not len(changes) and not is_large(values, keys):
         few = _plain(values)
         few_keys = [None] * len(values) if keys is None else _plain(keys)
@@ -146,7 +146,7 @@ def encode_records(
         run_keys = None if key_array is None else key_array.slice(start, stop - start)
         run_stored = None if stored is None else stored[start:stop]
         headers = notes(start, stop) if callable(notes) else notes
-        # Many short runs: records without a timestamp may alternate with others.
+        # There may be many short runs, where records with and without a timestamp alternate.
         if stop - start <= FEW_RECORDS and sizes[start:stop].sum() <= MAX_BATCH_BYTES // 2:
             few_keys = [None] * (stop - start) if run_keys is None else run_keys.to_pylist()
             encoded.append(encode_few(run.to_pylist(), few_keys, run_stored, extended=extended, headers=headers))

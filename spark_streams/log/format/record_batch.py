@@ -58,7 +58,7 @@ LEGACY_NO_TIMESTAMP = -1
 OnNegative = Literal["error", "degrade"]
 HEADER_BYTES: Final = 61
 FEW_RECORDS: Final = 96
-"""Up to here encoding one by one beats the fixed cost of doing it in columns (measured: they meet near 100)."""
+"""Up to so many records, encoding one by one beats the fixed cost of columns (measured: break-even is near 100)."""
 LENGTH_PREFIX_BYTES: Final = 12
 """baseOffset and batchLength: what must be read to know where the batch ends."""
 CRC_START: Final = 21
@@ -73,7 +73,7 @@ KNOWN_BITS: Final = APPEND_TIME | EXTENDED
 COPIED_BYTES: Final = 16 << 10
 """A copy of so many bytes costs as much as a view does."""
 AT_ONCE_BYTES: Final = 1 << 20
-"""Bytes to copy or check with Python's lock held; google_crc32c releases it for bytes objects of this size."""
+"""The most bytes to copy or check with Python's lock held; google_crc32c releases it for bytes objects this large."""
 NULL: Final = encode_varint(-1)
 """The length of a null key or value."""
 MAX_BATCH_LENGTH: Final = 2**31 - 1
@@ -83,7 +83,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _UNSTAMPED = struct.Struct(">qiibI")
 """The part of the header before the bytes that the CRC covers."""
 _STAMPED = struct.Struct(">hiqqqhii")
-"""The rest of it."""
+"""The rest of the header."""
 _COMPRESSIONS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 Header = tuple[bytes, bytes | None]
 """A record header: its key, and its value or null."""
@@ -194,9 +194,9 @@ def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> No
 
 
 def _crc(buffer: bytes | memoryview, start: int, end: int) -> int:
-    """Return the CRC-32C of a part: of a copy, or where that would cost more than the CRC, of one view after the other.
+    """Return the CRC-32C of a part of a buffer.
 
-    Each takes Python's lock.
+    A short part is copied; a longer one, whose copy would cost more than the CRC, is read in views, each with the lock.
     """
     if end - start < COPIED_BYTES:
         return google_crc32c.value(bytes(memoryview(buffer)[start:end]))  # type: ignore[no-any-return]
@@ -278,7 +278,7 @@ def encode_batch(
     records, second = encode_columns(values, keys, None if timestamps is None else timestamps - timestamps[0])
     parts: tuple[bytes | memoryview, ...] = (records, NO_HEADERS)
     if headers:
-        # The first record as it is, but for its length and the number of headers.
+        # The first record stays as it is, except for its length and its number of headers.
         size_bytes = next(n for n, byte in enumerate(bytes(records[:MAX_VARINT_BYTES]), 1) if byte < 0x80)
         first, encoded = records[size_bytes : second - len(NO_HEADERS)], _headers(headers)
         others = (records[second:], NO_HEADERS) if len(values) > 1 else ()
@@ -294,7 +294,7 @@ def encode_few(
     extended: bool,
     headers: Sequence[Header] = (),
 ) -> Body:
-    """Encode a few records as one batch, one by one; as ``encode_batch``, from Python objects."""
+    """Encode a few records as one batch, one by one and from Python objects; see ``encode_batch``."""
     deltas = [0] * len(values) if timestamps is None else (timestamps - timestamps[0]).tolist()
     records = [
         single_record(value, key=key, headers=() if row else headers, timestamp_delta=delta, offset_delta=row)

@@ -4,9 +4,9 @@ A record is found only through the length of the one before it, which by itself 
 Two guesses, each verified for many records at once in NumPy, replace these steps where they hold:
 
 - records of one size, guessed from the first one: all of their lengths are then the same bytes at the same distance;
-- records of any size up to 8 KiB that end in the byte 0 (no headers) and begin, behind their length, with the byte 0
-  (attributes): a record may begin wherever the bytes look so, and where the length at each such place leads to the next
-  such place, from a known beginning on, the chain is proven.
+- records of any size up to 8 KiB that end in the byte 0 (no headers) and begin, after their length, with the byte 0
+  (attributes): a record may begin wherever the bytes look like that. If, from a known beginning on, the length at each
+  such place leads to the next such place, the chain is proven.
 
 Only records that a guess has proven count. The other records, and every error, are handled step by step; after a guess
 that did not hold, the steps continue twice as long before the next guess, so that records which fit neither guess cost
@@ -25,20 +25,20 @@ from spark_streams.log.format.record_batch import HEADER_BYTES, BatchFault, Batc
 from spark_streams.log.format.varint import Bytes, Longs, decode_varint
 
 FEW_RECORDS: Final = 200
-"""Fewer take no longer step by step than by guesses (measured: they meet between 100 and 250)."""
+"""Fewer records take no longer step by step than by guesses (measured: break-even is between 100 and 250)."""
 GUESSED_RECORD_BYTES: Final = 1024
-"""Above this average a step costs little beside the other work for so many bytes."""
+"""Above this average size, a step costs little beside the other work for a record."""
 FIRST_GUESS_BYTES: Final = 64 << 10
-"""Bytes that the second guess examines first; each time that it holds, it doubles them."""
+"""Bytes that the second guess examines first; they double each time that it holds."""
 LAST_GUESS_BYTES: Final = 128 << 10
-"""It fits the processor's cache."""
+"""The most bytes that the second guess examines; they fit the processor's cache."""
 
 WORTHWHILE_RUN: Final = 64
 """A guess that proves fewer records counts as one that does not hold."""
 MAX_LENGTH_BYTES: Final = 5
 """The most bytes of a record's length, a varint of 32 bits."""
 LEAST_LENGTH: Final = 12
-"""Six bytes, zigzag: attributes, two deltas, two sizes and the number of headers."""
+"""The length of the shortest record, six bytes, in zigzag: attributes, two deltas, two sizes, the number of headers."""
 
 Add = Callable[[int], None]
 _NONE: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -149,15 +149,15 @@ def _of_one_size(buffer: bytes, raw: Bytes, at: int, stop: int, left: int) -> tu
 def _chained(raw: Bytes, at: int, end: int, stop: int) -> tuple[Longs, Longs]:
     """Return records from ``at`` on that begin before ``end`` and look as the module's docstring says.
 
-    Each is proven: its beginning is where the one before ends, the first one's is ``at``, and it ends by ``stop``.
+    Each is proven: it begins where the one before ends, the first one at ``at``, and it ends by ``stop``.
     """
     zero = raw[at - 1 : end] == 0
     if len(zero) < 4:
         return _NONE
-    # A zero, then no zero: a length of one byte, or of two, then a zero.
+    # A zero ends the record before; a length of one or two bytes follows, whose first is not zero, and then a zero.
     like = (zero[:-3] > zero[1:-2]) & (zero[2:-1] | zero[3:])
     if np.count_nonzero(like) * 8 > len(like):
-        return _NONE  # mostly zeros, which begin anywhere
+        return _NONE  # mostly zeros: records would seem to begin anywhere
     like[0] = True
     places = np.flatnonzero(like) + at
     low, high = raw[places], raw[places + 1]
@@ -171,7 +171,7 @@ def _chained(raw: Bytes, at: int, end: int, stop: int) -> tuple[Longs, Longs]:
         linked = ends[:-1] == places[1:]
         if linked.all():
             break
-        # Drop the places that no other leads to, bytes of values mostly, and look again.
+        # Drop the places that no other place leads to, which are mostly bytes of values, and look again.
         reached = np.zeros(end - at, np.bool_)
         reached[ends[(ends >= 0) & (ends < end)] - at] = True
         reached[0] = True

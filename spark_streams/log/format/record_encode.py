@@ -14,7 +14,7 @@ from spark_streams.log.format.varint import Longs, encode_varints
 from spark_streams.wire.columnar.arrays import layout
 
 NO_HEADERS: Final = b"\x00"
-"""The end of a record without headers: their number."""
+"""The end of a record without headers: the number of headers, 0."""
 
 Column = tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]] | bytes
 """One varint for each row, as ``encode_varints`` gives them, or the same bytes in every row."""
@@ -82,7 +82,7 @@ def _widths(column: Column) -> Longs | int:
 
 
 def _rows(columns: Sequence[Column], count: int) -> pa.LargeBinaryArray:
-    """Return one binary value a row: its bytes of every column, in the order given."""
+    """Return one binary value per row: its bytes of every column, in the order given."""
     total = sum(len(column) if isinstance(column, bytes) else column[0].shape[1] for column in columns)
     matrix = np.empty((count, total), np.uint8)
     partly: list[tuple[int, npt.NDArray[np.bool_]]] = []
@@ -107,7 +107,7 @@ def _rows(columns: Sequence[Column], count: int) -> pa.LargeBinaryArray:
         for _, used in partly:
             left_out += ~used
         ends[1:] -= np.cumsum(left_out)
-        # Small numbers come first in most batches; behind the last row that leaves a byte out, rows lie as they are.
+        # Small numbers come first in most batches; the rows after the last one that leaves a byte out need no mask.
         stop = int(np.flatnonzero(left_out)[-1]) + 1
         mask = np.ones((stop, total), np.bool_)
         for at, used in partly:

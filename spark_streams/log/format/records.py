@@ -183,7 +183,7 @@ def message_columns_of(records: Records, names: tuple[str, ...]) -> dict[str, pa
         names: of ``COLUMN_TYPES`` in ``wire/amqp/columns/decode.py``.
 
     Returns:
-        Name to array, in the order of ``names``, each with one row a record.
+        Name to array, in the order of ``names``, each with one row per record.
     """
     try:
         return decode_columns(

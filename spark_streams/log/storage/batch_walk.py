@@ -18,7 +18,7 @@ from spark_streams.log.storage.files import HEADERS_AHEAD_BYTES, ReadAhead
 from spark_streams.log.storage.segment import Segment
 
 PREFIX_BYTES = 1 + 5 * MAX_VARINT_BYTES
-"""A record has no more bytes before its key; nor, without its key, before its value."""
+"""The most bytes of a record before its key, and, not counting its key, before its value."""
 
 
 class StoredBatch(NamedTuple):

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Final
 
 logger: Final = logging.getLogger("spark_streams.log")
-"""For what people are told of the log and its files."""
+"""Logs what people are told about the log and its files."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_AHEAD_BYTES = 1 << 20
 HEADERS_AHEAD_BYTES = 16 << 10
-"""For batch headers: those of many batches of a few small records, or no more than the beginning of one large batch."""
+"""Bytes to read at once for batch headers: of many batches of a few small records, or the start of one large batch."""
 
 
 class OpenFile:
     """An open file that closes when the last reference to this object goes.
 
-    Nothing else closes it: so no reader's descriptor is closed under it, and its number never belongs to another file
-    while a write to it is still to come.
+    Nothing else closes it. So no descriptor is closed while a reader uses it, and the descriptor's number never belongs
+    to another file while a write to this one is still to come.
 
     Args:
-        path: the file; if it is created, those may read and write it who may do so in its folder.
+        path: the file; a new one may be read and written by those who may do so in its folder.
         flags: of ``os.open``.
 
     Raises:
@@ -70,7 +70,7 @@ class ReadAhead:
 
 
 def make_directory(path: Path) -> None:
-    """Create a folder where there is none, with the rights of the one that it is in."""
+    """Create a folder where there is none, with the rights of its parent folder."""
     path.mkdir(path.parent.stat().st_mode & 0o777, exist_ok=True)
 
 
@@ -117,5 +117,5 @@ def read_exactly(fd: int, size: int, position: int) -> bytes:
 
 
 def is_full(fault: BaseException) -> bool:
-    """Return whether an error is a full disk or quota: the same call can succeed when there is room."""
+    """Return whether an error means a full disk or quota: the same call can succeed when there is room."""
     return isinstance(fault, OSError) and fault.errno in _FULL

@@ -27,7 +27,7 @@ from spark_streams.log.storage.readable_partition import ReadablePartition
 from spark_streams.log.storage.segments import Segments
 
 Observer = Callable[[pa.LargeBinaryArray, Sequence[tuple[BatchHeader, bytes]]], None]
-"""It takes the values of an append, and the batches that hold them, header and bytes, in their order."""
+"""Takes the values of an append, and the batches that hold them, header and bytes, in their order."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Partition(ReadablePartition):
     Attributes:
         config: the stream's settings.
         starts_after: the closed partition that holds the records before the first one; None without one.
-        cursor_from: the partitions that left, and whose offsets ``Stream.translate`` takes; nearest first.
+        cursor_from: the redistributed partitions whose offsets ``Stream.translate`` takes; nearest first.
 
     Raises:
         CorruptLog: an acknowledged batch of the last segment fails its check, or the segment is missing.
@@ -89,10 +89,10 @@ class Partition(ReadablePartition):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make appends wait, and ``sync``, retention and closing with them, while a split takes effect.
+        """Make appends, ``sync``, retention and closing wait while a split takes effect.
 
         Raises:
-            PartitionEnded: it was split already.
+            PartitionEnded: the partition was split already.
             PartitionClosed: the log was closed, or the stream deleted.
         """
         with self._lock:
@@ -163,9 +163,9 @@ class Partition(ReadablePartition):
         """Append records of another partition with the timestamps that they have; nothing is forced to the disk.
 
         Args:
-            copies: for each stored batch of the other partition, at least one, its records, encoded, and the time of
+            copies: for each stored batch of the other partition (at least one): its encoded records, and the time of
                 its append in ms, which counts in a stream of append time.
-            now_ms: when they were appended there, in ms; retention by age uses it.
+            now_ms: when the records were appended to the other partition, in ms; retention by age uses it.
 
         Raises:
             OSError: the system refused the write; nothing of this call is stored.
@@ -204,9 +204,9 @@ class Partition(ReadablePartition):
     def add_observer(self, observer: Observer) -> None:
         """Call ``observer`` after each append of values in an Arrow ``LargeBinaryArray``, before the listeners.
 
-        It takes the values and the batches that hold them, header and bytes, which saves reading them back. It does not
-        see appends of other values, so it must not rely on seeing all. It runs in the appending thread, beside appends
-        of other threads; its exceptions are logged.
+        The observer takes the values and the batches that hold them, header and bytes, which saves reading them back.
+        It does not see appends of other types of values, so it must not rely on seeing all. It runs in the appending
+        thread, beside appends of other threads; its exceptions are logged.
         """
         self._observers.append(observer)
 

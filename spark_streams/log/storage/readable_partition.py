@@ -42,7 +42,7 @@ class ReadablePartition:
         self._files = segments
         self.gone = False
         self.successors: tuple[str, ...] = ()
-        """Refuses appends once it is set; the code that sets it holds the partition, or nothing uses that yet."""
+        """Once set, appends are refused; the code that sets it holds the partition, or is its only user so far."""
 
     @property
     def _segments(self) -> list[Segment]:
@@ -61,7 +61,7 @@ class ReadablePartition:
 
     @property
     def closed(self) -> bool:
-        """Whether it was split, and takes no more records."""
+        """Whether the partition was split, so that it takes no more records."""
         return bool(self.successors)
 
     @property
@@ -85,7 +85,7 @@ class ReadablePartition:
         return len(self._segments)
 
     def appended_ms(self, offset: int) -> int:
-        """Return a time, in ms, not before the append of a retained record: that which retention by age compares."""
+        """Return a time, in ms, not before the append of a retained record: the one that retention by age compares."""
         segments = self._segments
         return segments[index_of_offset(segments, offset)].last_append_ms or 0
 
@@ -120,7 +120,7 @@ class ReadablePartition:
         return self._look_up(read)
 
     def batches(self, offset: int) -> Iterator[StoredBatch]:
-        """Walk the stored batches from the one that holds ``offset`` to the last one there is at the time of this call.
+        """Walk the stored batches from the one that holds ``offset`` to the last one at the time of this call.
 
         An offset below the first retained one starts there. The walk decodes no record and checks no CRC; a read of the
         records finds damage. It leaves out batches that retention removes meanwhile.
@@ -156,7 +156,7 @@ class ReadablePartition:
                 self._check_removed(missing)
 
     def batch_with(self, offset: int) -> StoredBatch | None:
-        """Return the stored batch that holds ``offset``; None when no batch holds it any more, or yet.
+        """Return the stored batch that holds ``offset``; None when no batch holds it any more, or none holds it yet.
 
         Raises:
             CorruptLog: the bytes at a place are no batch.
@@ -193,8 +193,8 @@ class ReadablePartition:
     def skip_to_time(self, offset: int, timestamp_ms: int) -> int:
         """Return the first offset, from ``offset`` on, where a record not earlier than ``timestamp_ms`` may lie.
 
-        The time indexes answer; no record of the segments before it is read. It is ``next_offset`` when there is no
-        such record.
+        The time indexes answer; no record of the segments before that offset is read. Without such a record the result
+        is ``next_offset``.
 
         Raises:
             CorruptLog: an index and its segment do not agree.

@@ -21,8 +21,8 @@ with E the acknowledged end:
   had been forced to the disk and indexed by then, and counts as closed; no byte of the new one was acknowledged.
 - The point names a newer segment than the last one: that file is gone, ``CorruptLog``.
 - ``sync`` and each roll force the point itself to the disk; an append does not, also under fsync policy ``always``.
-  After a power cut the point may be older than the batches: recovery keeps whole batches, and takes only a batch that
-  is both newer than the point and damaged for a torn tail.
+  After a power cut the point may be older than the batches: recovery keeps whole batches, and treats as a torn tail
+  only a batch that is both newer than the point and damaged.
 - Without a valid recovery point (the file is missing, or fails its own check, which is logged) a batch that runs past
   the end of the file is a torn tail, and every other failed check is ``CorruptLog``.
 """
@@ -59,8 +59,8 @@ from spark_streams.offsets import format_offset
 _POINT = struct.Struct(">qqq16s")
 _CRC = struct.Struct(">I")
 KEPT_POINTS: Final = 2_048
-"""Files of recovery points that are open, in all logs of the process: a log may have 10,000 partitions, each of which
-has its last segment open already."""
+"""The most files of recovery points that are open, in all logs of the process: a log may have 10,000 partitions, each
+of which has its last segment open already."""
 _kept: deque[ReferenceType[RecoveryPointFile]] = deque()
 _opening = threading.Lock()
 
@@ -95,7 +95,7 @@ class RecoveryPoint:
 class RecoveryPointFile:
     """The file of the recovery point; one thread writes it at a time.
 
-    It is open while it is one of the ``KEPT_POINTS`` that were opened last: partitions that get no records hold none.
+    It is open while it is one of the ``KEPT_POINTS`` that were opened last: partitions without appends hold none open.
 
     Args:
         path: the file; it is created when it is missing.
@@ -127,7 +127,7 @@ class RecoveryPointFile:
     def read(self) -> RecoveryPoint | None:
         """Return the point, or None when the file is new or does not pass its check.
 
-        The latter is logged and is no error: without a point recovery allows less, not more, to be damaged.
+        A failed check is logged and is no error: without a point, recovery tolerates less damage, not more.
         """
         file = self._opened()
         content = os.pread(file.fd, _POINT.size + _CRC.size, 0)
@@ -143,7 +143,7 @@ class RecoveryPointFile:
         """Overwrite the point.
 
         Args:
-            base_offset: of the last segment.
+            base_offset: the base offset of the last segment.
             acknowledged_end: where its acknowledged batches end, in bytes, exclusive.
             synced_end: where the bytes end that were forced to the disk, in bytes, exclusive.
 
@@ -225,7 +225,7 @@ def open_segments(folder: Path, index_interval_bytes: int, point: RecoveryPoint 
 
     Args:
         folder: the partition's folder.
-        index_interval_bytes: a sparse index entry is made for about each so many bytes.
+        index_interval_bytes: about how many bytes of a segment one entry of its sparse index covers.
         point: the recovery point; None without a valid one.
 
     Raises:
@@ -241,7 +241,7 @@ def open_segments(folder: Path, index_interval_bytes: int, point: RecoveryPoint 
     for path in folder.glob("*.index"):
         if not path.stem.isdigit() or int(path.stem) not in bases:
             path.unlink()
-    # An older base than the last segment's is a roll that was killed half way; a newer one is a file that is gone.
+    # An older base than the last segment's means a roll that was killed half way; a newer one, a file that is gone.
     if point is not None and (point.base_offset > bases[-1] if bases else point.base_offset or point.acknowledged_end):
         raise CorruptLog(
             str(folder / (format_offset(point.base_offset) + LOG_SUFFIX)),

@@ -31,7 +31,7 @@ from spark_streams.offsets import format_offset
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 KEPT_INDEXES = 32
-"""Indexes of closed segments that stay in memory, in all logs of the process: 0.4 MB each for 64 MiB segments."""
+"""The most indexes of closed segments in memory, in all logs of the process: 0.4 MB each for 64 MiB segments."""
 
 
 class _Visible(NamedTuple):
@@ -48,15 +48,15 @@ class Segment:
     Args:
         folder: the partition's folder.
         base_offset: the offset of its first record.
-        interval_bytes: an index entry is made for about each so many bytes.
+        interval_bytes: about how many bytes of the segment one index entry covers.
 
     Attributes:
         sealed: whether it is closed, or its index is written already.
         first_append_ms, last_append_ms: times of its first and last append, in ms since the epoch; None before one.
 
     The active segment holds its file open and its index in memory. A closed one holds neither, so that a log of
-    thousands of segments takes no more descriptors and memory than a short one: its file is opened for each read, its
-    index is read when it is needed, and the few that were used last are kept.
+    thousands of segments takes no more descriptors and memory than a short one: its file is opened for each read, and
+    its index is read when it is needed; the few indexes that were used last are kept.
     """
 
     def __init__(self, folder: Path, base_offset: int, interval_bytes: int) -> None:
@@ -93,7 +93,7 @@ class Segment:
         self._index = SegmentIndex(self.interval_bytes)
 
     def open_closed(self, next_offset: int) -> None:
-        """Open a segment that another follows, which starts at ``next_offset``; nothing of it is read."""
+        """Open a segment that is followed by one that starts at ``next_offset``; nothing is read."""
         status = self.path.stat()
         self.sealed = True
         self._visible = _Visible(status.st_size, next_offset, None)
@@ -167,7 +167,7 @@ class Segment:
         """Force the bytes to the disk and write the index; no append may follow.
 
         Raises:
-            OSError: the system refused; it can be called again.
+            OSError: the system refused; ``seal`` can be called again.
         """
         fd = self.file().fd
         if os.fstat(fd).st_size != self.end:
@@ -195,7 +195,7 @@ class Segment:
         Args:
             position: where to begin, in bytes.
             offset: the expected base offset there.
-            ahead: reads the segment's file; the walk ends where it ends, behind a whole batch.
+            ahead: reads the segment's file; the walk ends at its ``end``, after a whole batch.
             verified: whether to check each whole batch, its CRC included.
 
         Raises:
@@ -220,8 +220,8 @@ class Segment:
             CorruptLog: the bytes at a position are no batch of this segment, or no batch holds the offset.
             FileNotFoundError: retention has removed the segment.
         """
-        # One read for the bytes that an index entry covers: a read for each header of many small batches takes a
-        # hundred system calls, and Python's lock again after each.
+        # One read for the bytes that an index entry covers: with many small batches, a read for each header would take
+        # a hundred system calls, and Python's lock again after each.
         ahead = ReadAhead(file or self.file(), self.end, min(self.interval_bytes, HEADERS_AHEAD_BYTES))
         for position, header in self.headers(*self.index.stretch_of(offset), ahead):
             if header.next_offset > offset:
@@ -290,7 +290,7 @@ class Segment:
         if self._max_timestamp is not None and self._max_timestamp < timestamp_ms:
             return None
         index = self.index
-        if self._index is None:  # a closed one's does not change, and need not be read again for later times
+        if self._index is None:  # a closed segment's maximum stays: no need to read the index for later times
             self._max_timestamp = index.max_timestamp
         return index.stretch_of_time(timestamp_ms)
 
@@ -342,7 +342,7 @@ def _index_of_closed(segment: Segment) -> SegmentIndex:
         try:
             index.write(segment.index_path)
         except OSError:
-            # It is in memory, so the read goes on; the next one that needs the file tries again.
+            # The index is in memory, so the read goes on; the next read that needs the file tries again.
             logger.warning("%s could not be written", segment.index_path, exc_info=True)
     expected = segment.base_offset
     if len(index):

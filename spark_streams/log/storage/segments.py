@@ -1,8 +1,8 @@
 """The segment files of one partition: opening, storing, rolling, retention, and the recovery point beside them.
 
 An append goes to the active segment, the last one. The order of the steps makes an append safe against kill -9: the
-batches are written behind the visible ones, the recovery point acknowledges them, and only then readers see them. A
-step that the system refuses takes the append back.
+batches are written after the visible ones, the recovery point acknowledges them, and only then readers see them. If the
+system refuses a step, the append is taken back.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Segments:
         """Store the batches of one append and make them visible to readers: all of them or none.
 
         Args:
-            batches: header and bytes of each, for the next offset on; at least one.
+            batches: header and bytes of each batch, at least one, from the next offset on.
             now_ms: the time of the append.
             sync: whether to force them to the disk before they are acknowledged.
 
@@ -91,7 +91,7 @@ class Segments:
     def _roll_if_due(self, now_ms: int, coming_bytes: int) -> None:
         active = self.listed[-1]
         if active.sealed:
-            # A roll failed half way. Its index is written and the next file may exist: nothing may be added here.
+            # A roll failed half way: the index is written and the next file may exist, so nothing may be added here.
             self.roll()
             return
         if not active.end:

@@ -48,7 +48,7 @@ from spark_streams.wire.columnar.interleave import Ranges
 
 INFO_SUFFIX: Final = "/$info"
 _NO_OFFSET: Final = np.zeros(1, np.int64)
-"""In the place of a message's offset, as it is not sent again."""
+"""Stands for the offset of a message that is not sent again."""
 
 _MAX_EPOCH: Final = 2**63 - 1
 """The answer gives the epoch as an AMQP long (A-2)."""

@@ -130,7 +130,7 @@ class ConnectionLinks:
         self._served: dict[Link, AttachedLink] = {}
         """All links but the refused ones, until both sides have detached them."""
         self._refused: set[Link] = set()
-        """Those that the peer has not detached yet."""
+        """The refused links that the peer has not detached yet."""
 
     @property
     def served(self) -> list[AttachedLink]:

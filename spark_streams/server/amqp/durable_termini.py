@@ -4,8 +4,8 @@ A terminus is durable when its durability is not ``none`` and it is to outlive t
 timeout. Its key is the user, the peer's container-id and the link's name; the same names of another user are another
 terminus. It keeps the position in each partition and the events below the position that were sent and not settled:
 these are sent again, settled events are not. The state is written soon after it changes, and at once when the link, the
-connection or the server ends in order. A server that is killed between may repeat events that were settled in its last
-tenth of a second, and never omits one.
+connection or the server ends in order. A server that is killed in between may repeat events that were settled in its
+last tenth of a second, and never omits one.
 
 Spec: AMQP 1.0 part 3 §3.5.5, §3.5.6; Event Stream Extensions §3.2 (ES-016).
 """
@@ -256,8 +256,8 @@ class Termini:
 def kept_in(log: ReferenceLog) -> Iterator[tuple[str, str, str, dict[str, int]]]:
     """Yield the termini that are kept, in any thread.
 
-    Each is its user, the name of its link behind the container-id, the log's incarnation, and
-    partition to the position there.
+    Each is the user, the container-id and the name of the link, the log's incarnation, and a map of partition to the
+    position there.
     """
     for key, stored in log.state.walk(NAMESPACE):
         kept = msgspec.json.decode(stored, type=Kept)

@@ -47,7 +47,7 @@ class EventSender(AttachedLink):
     """
 
     _max_unsettled = _UNLIMITED
-    """With as many unsettled deliveries no more are sent."""
+    """With so many unsettled deliveries, no more are sent."""
     _size_limit = 0
     """Bytes of the largest transfer that the peer takes; 0 for any."""
 
@@ -67,7 +67,7 @@ class EventSender(AttachedLink):
         self._order = list(self.positions.values())
 
     def told(self, who: Who) -> Iterable[Item]:
-        """Return it as a reader of each of its partitions."""
+        """Return the link as a reader of each of its partitions."""
         name = self.link.name[:MOST_TEXT]
         for part, (partition, position) in enumerate(list(self.positions.items())):
             yield ReaderInfo(*who, self.stream, partition, position.reached, name, *self.membership, part)

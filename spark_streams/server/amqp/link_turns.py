@@ -68,7 +68,7 @@ class LinkTurns:
         self._blocked[link] = None
 
     def unblock(self) -> None:
-        """Make the blocked links due, if the socket accepts bytes: before those that have had what they wait for."""
+        """Make the blocked links due, if the socket accepts bytes: they come before the links that are due already."""
         if not self.paused:
             self._due = {**self._blocked, **self._due}
             self._blocked.clear()

@@ -168,7 +168,7 @@ class PendingAttach(AttachedLink):
         node.groups.wait(self.group, self.follow)
 
     def told(self, who: Who) -> Iterable[Item]:
-        """Return it as a reader that waits for its partition."""
+        """Return the link as a reader that waits for its partition."""
         name = self.link.name[:MOST_TEXT]
         return (ReaderInfo(*who, self.stream, "", None, name, self.group.name, self.group.user or ""),)
 

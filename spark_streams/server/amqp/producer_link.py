@@ -1,7 +1,7 @@
 """Serves a link on which a producer sends events: routes them in columns, appends once for each partition and turn.
 
 The link accepts an event when its append has returned, which with fsync policy ``always`` means that the event is on
-the disk. A message that takes more than a turn is read in the worker thread; later ones of its link wait behind it.
+the disk. A message that takes more than a turn is read in the worker thread; later messages of its link wait for it.
 
 The outcome of a rejected event gives the reason. An event that was sent settled cannot be rejected, so the link is
 closed with the error instead: no event is dropped silently.
@@ -89,7 +89,7 @@ class Read(NamedTuple):
     """The events of one turn.
 
     Args:
-        ids: as of ``_Rows``, those that are refused included.
+        ids: as for ``_Rows``, those that are refused included.
         routed: their routes.
         parts: what is appended to which partition.
     """
@@ -125,8 +125,8 @@ class Read(NamedTuple):
 class _Block:
     """The unsettled events of one turn; their senders get the outcomes when all appends of the turn have ended.
 
-    A disposition tells a run of delivery-ids. The events of each partition by themselves, in between those of all
-    others, would be about as many runs as events, and cost more than all else that is done for these.
+    A disposition names a run of delivery-ids. The events of one partition alone, which lie between those of all others,
+    would take about as many runs as events, and cost more than all other work on them.
 
     Args:
         accept: tells the peer that deliveries are accepted.
@@ -182,7 +182,7 @@ class ProducerLink(AttachedLink):
         self._top_up()
 
     def told(self, who: Who) -> Iterable[Item]:
-        """Return it as a writer."""
+        """Return the link as a writer."""
         return (WriterInfo(*who, self.stream, self.bound or "", self.link.name[:MOST_TEXT]),)
 
     def serve(self) -> bool:
@@ -372,7 +372,7 @@ def reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:
     while at >= 0:
         row = int(np.searchsorted(block.ends, at, side="right"))
         if row == len(block.ends):
-            break  # behind the last message: the end of a batch
+            break  # after the last message: the end of a batch
         if not incoming.malformed[row]:
             try:
                 message = raw[int(block.starts[row]) : int(block.ends[row])]

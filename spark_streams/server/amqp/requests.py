@@ -92,14 +92,14 @@ class Reply:
 
 
 Answers = Callable[[Request], Reply | Coroutine[object, object, Reply]]
-"""It answers a request, at once or when a change is made."""
+"""A function that answers a request, at once or when a change is made."""
 
 
 def read_request(raw: bytes) -> Request:
     """Read a request.
 
     Raises:
-        RemoteProtocolError: the bytes are no message, or its message-id or its application properties are none.
+        RemoteProtocolError: the bytes are no message, or its message-id or its application properties are invalid.
     """
     sections = dict(decode_sections(raw))
     found = [*sections.get(PROPERTIES, ()), *(None for _ in range(_REPLY_TO + 1))]

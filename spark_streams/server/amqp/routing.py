@@ -88,7 +88,7 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
 
 
 def _coded(texts: pa.StringArray) -> tuple[NDArray[np.int64], pa.StringArray]:
-    """Return each row's index into the distinct texts, -1 for null, and these."""
+    """Return each row's index into the distinct texts, -1 for null, and the distinct texts."""
     encoded = texts.dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
 

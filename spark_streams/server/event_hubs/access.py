@@ -1,8 +1,8 @@
 """The access of one connection: all that its user may use, or what the tokens cover that it has put to ``$cbs``.
 
-A token is signed with a rule's key; a rule is a user of the log. It covers a hub, what lies below one, or the whole
-namespace until it expires, and another one of the rule for the same, however it is spelled, takes its place. Where
-tokens of several rules cover an address, it may be used as any of them.
+A token is signed with a rule's key; a rule is a user of the log. A token covers a hub, what lies below one, or the
+whole namespace, until it expires; a later token of the same rule for the same place, however it is spelled, replaces
+it. Where tokens of several rules cover an address, it may be used as any of them.
 
 Spec: docs/specifications.md, Event Hubs.
 """
@@ -32,7 +32,7 @@ _UNKNOWN_KEY: Final = "\0"
 _Place: TypeAlias = tuple[str, ...]
 """What a token covers, to be compared with the ``place`` of an address; empty for the whole namespace."""
 _Holder: TypeAlias = tuple[str, str]
-"""To whom a token grants it, a rule; and the name of the hub, or of the namespace's host."""
+"""The rule to which a token grants access, and the name of the hub, or of the namespace's host."""
 
 
 class WrongToken(Exception):
@@ -82,7 +82,7 @@ class Access:
 
         Raises:
             WrongToken: it is not valid.
-            LinkRefused: there are too many.
+            LinkRefused: there are too many tokens.
         """
         place, holder, expires_s = self._checked(text, kind)
         self._drop_expired()
@@ -118,7 +118,7 @@ class Access:
 
     def _covers(self, place: _Place, name: str, address: HubAddress) -> bool:
         """Return whether a place covers an address: case counts only where nothing else differs."""
-        meant = self.find(address.hub) if place else None  # where the host is a hub's name too, it may be the hub's
+        meant = self.find(address.hub) if place else None  # the host's name may be that of a hub, and mean the hub
         return address.place[: len(place)] == place and self.find(name) is meant
 
     def users(self, address: HubAddress) -> Sequence[str]:

@@ -102,7 +102,7 @@ def read_start(source: Terminus, partition: Partition) -> Start:
         partition: the partition that it reads.
 
     Raises:
-        LinkRefused: the position is behind the end of the log, or none (com.microsoft:argument-error); or the filter
+        LinkRefused: the position is past the log's end, or no position (com.microsoft:argument-error); or the filter
             cannot be read (amqp:invalid-field).
     """
     for name, value in source.field(FILTER, dict, {}).items():

@@ -38,7 +38,7 @@ def answer(request: Request, stream_of: Callable[[str, str], Stream]) -> Reply:
             ``LinkRefused``.
 
     Raises:
-        WrongToken: the request's own token is none.
+        WrongToken: the request's own token is not valid.
     """
     kind = request.text("type")
     if request.text("operation") != READ or kind not in (HUB_TYPE, PARTITION_TYPE):

@@ -103,7 +103,7 @@ class FeedApplication:
         v2b = self._config.dialect == "v2b"
         names = {name for name, _ in query}
         above = path[: -len(EVENTS)]
-        # A feed with such a name gets no fetch of another feed: only a fetch on this path has a partition.
+        # A feed's own name may end so: then only a call with a partition is a fetch of the feed above it.
         if (
             v2b
             and path.endswith(EVENTS)
@@ -139,7 +139,7 @@ class FeedApplication:
         if dialect is Dialect.V2B and fetch.token != self._tokens.of(stream):
             raise HttpError(409, "illegal token, please fetch new from discovery endpoint")
         partition = self._partition(stream, fetch)
-        # Version 2b's filters may be changed: nothing there binds a cursor to them.
+        # In version 2b a client may change its filters: nothing there binds a cursor to them.
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
         connection: HttpConnection = request.scope["state"]["connection"]

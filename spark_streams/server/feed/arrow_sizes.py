@@ -50,7 +50,7 @@ def inflated_bytes(body: bytes) -> int:
 
 
 def _followed(metadata: memoryview, table: int | None, number: int) -> int | None:
-    """Return where a field of the table at a place points to; None when table or field is not there."""
+    """Return the position that a field of a table points to; None when the table or the field is missing."""
     if table is None:
         return None
     vtable = table - int(struct.unpack_from("<i", metadata, table)[0])
@@ -63,7 +63,7 @@ def _followed(metadata: memoryview, table: int | None, number: int) -> int | Non
 
 
 def _plain(metadata: memoryview, buffers: int | None, content: memoryview) -> int:
-    """Return the sum of the lengths that the buffers of a batch state; ``buffers`` is where the list of them lies."""
+    """Return the sum of the lengths that the buffers of a batch state; ``buffers`` is the position of their list."""
     if buffers is None:
         return 0
     (count,) = struct.unpack_from("<I", metadata, buffers)

@@ -75,8 +75,8 @@ def discovery_of(stream: Stream, config: FeedConfig, *, settings: bool = True) -
 class Documents:
     """The encoded discovery documents of a door.
 
-    The worker thread makes the document of a stream with many partitions. Requests that come before it begins share one
-    document: it is no older than any of them.
+    The worker thread makes the document of a stream with many partitions. Requests that come before the thread begins
+    with it share one document, which is no older than any of them.
 
     Args:
         config: the door's settings.

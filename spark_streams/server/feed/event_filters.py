@@ -36,10 +36,10 @@ _FEW: Final = 8
 
 
 def may_hold(values: pa.Array, text: str) -> Longs | None:
-    """Return the rows in whose JSON a value may be a text; None when they are many.
+    """Return the rows whose JSON may have a text as a value; None when they are many.
 
-    JSON with a backslash may hold it as an escape. JSON in UTF-16 or UTF-32 begins with a zero byte, has one next, or
-    begins with a byte order mark.
+    JSON with a backslash may hold the text as an escape. JSON in UTF-16 or UTF-32 begins with a zero byte, has one as
+    its second byte, or begins with a byte order mark.
 
     Args:
         values: binary or large_binary, none null.

@@ -135,7 +135,7 @@ class FeedFolder:
         """Force the appended rows to the disk and release the log."""
         opened, self._opened = self._opened, None
         if opened is not None:
-            del self._log, self._loop, self._publishing  # while it rests, a closed log takes no memory
+            del self._log, self._loop, self._publishing  # so that a closed log takes no memory while this rests
             opened.close()
 
     close = rest

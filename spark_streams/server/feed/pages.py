@@ -1,4 +1,4 @@
-"""Makes the pages of one partition: lines of events, and checkpoints behind the events that they cover."""
+"""Makes the pages of one partition: lines of events, and checkpoints after the events that they cover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_streams.wire.feed.fetch_arguments import Fetch
 from spark_streams.wire.feed.line import Dialect
 
 READ_BYTES: Final = 256 << 10
-"""Bytes to read and render at a time: enough that columns pay, few enough that other clients need not wait long."""
+"""Bytes to read and render at a time: enough that columns pay off, few enough that other clients need not wait long."""
 FILTERED_BYTES: Final = 2 << 20
 """Bytes to read at a time for a client with filters; most of them are only searched."""
 FIRST_ROWS: Final = MOST_ROWS // 4
@@ -86,7 +86,7 @@ class Pages:
     def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
         """Yield the next page in pieces, and advance the position; the last line is a checkpoint.
 
-        A piece is what the page takes of one block, which may be nothing; a response joins small ones.
+        A piece is the part of one block that the page takes, and may be empty; a response joins small pieces.
 
         Args:
             events: how many events at most.
@@ -157,12 +157,12 @@ class Pages:
             records = self.partition.read(offset, size, whole=self._key is not None)
         if records is None:
             return None
-        # Longer than a turn, as each block of few rows costs half of one.
+        # As long as two turns, because each block of few rows costs half a turn.
         start, turn = max(0, offset - int(records.offsets[0])) // self._rows * self._rows, Turn(share=2)
         if start + self._rows < len(records):
             self._left = records.slice(start + self._rows)
         block = Events(records.slice(start, start + self._rows), self.fetch, self._key)
-        if self._key is None:  # what a filter costs is up to its client
+        if self._key is None:  # what a row costs depends on the client's filter
             self._rows = max(1, self._rows // 2) if turn.over else min(2 * self._rows, MOST_ROWS)
         self.cache.keep(block)
         return block

@@ -42,7 +42,7 @@ DIGEST_BITS: Final = 32
 """The digest's bits in a stored number, below the bits of the sequence."""
 
 MOST_SPLITS: Final = 5
-"""How often one request is routed again at most."""
+"""How many times one request is routed again at most."""
 FEW_BYTES: Final = 128 << 10
 """Rows of at most so many bytes are routed on the loop."""
 TURN_PARTITIONS: Final = 8
@@ -107,7 +107,7 @@ class Publishing:
 
     Args:
         log: the log.
-        max_publishers: how many references to remember, a partition.
+        max_publishers: how many references to remember per partition.
         loop: the server's loop.
         aside: the worker that routes many events; None: they are routed on the loop.
         counters: the door's, if there is one.

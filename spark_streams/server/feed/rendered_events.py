@@ -25,12 +25,12 @@ from spark_streams.wire.feed.lines_encode import encode_lines
 
 ALL_HEADERS: Final = "_all"
 MOST_ROWS: Final = 4_096
-"""Rows to render or search at a time: a read of tiny events has many times as many, and would take as much longer."""
+"""Rows to render or search at a time: a read of tiny events has many times as many, which would take too long."""
 MOST_BLOCKS: Final = 8_192
 """Blocks to keep at most, however small: each takes some 0.5 KB besides its lines."""
 
 Key = tuple[object, ...] | None
-"""A partition, dialect and number, which decide about the lines of an event; None: they are no other fetch's lines."""
+"""A partition, dialect and number, which determine the lines of an event; None for lines that no other fetch shares."""
 
 
 class Events:
@@ -42,7 +42,7 @@ class Events:
         line_ends: int64[n], where in ``lines`` each event ends (exclusive).
         places: int64[n], 1 + each event's offset: the next offset to read after it.
         scanned: how many stored bytes were read.
-        key: the cache's key of it.
+        key: the block's key in the cache.
     """
 
     __slots__ = ("first", "key", "line_ends", "lines", "next", "places", "scanned")

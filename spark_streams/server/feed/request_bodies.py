@@ -41,7 +41,7 @@ _COLUMNS: Final = {
     "key": ("string", (*_TEXTS, pa.types.is_null)),
     "timestamp": ("timestamp", (pa.types.is_timestamp, pa.types.is_null)),
 }
-"""The columns of an Arrow stream: the expected type of each, as text and as tests of which one is true."""
+"""The columns of an Arrow stream: the expected type of each, as text, and the tests of which one has to be true."""
 
 
 Rows: TypeAlias = pa.RecordBatch

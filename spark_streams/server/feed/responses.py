@@ -81,7 +81,7 @@ class _Response(ABC):
         await self._transmit({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _joined(self, pieces: Iterator[bytes], enough: int) -> tuple[bytes, bool]:
-        """Return the next pieces joined, some ``enough`` bytes, and whether they are the last.
+        """Return the next pieces joined, about ``enough`` bytes, and whether they are the last.
 
         No more pieces are made for a client that is gone.
 
@@ -124,7 +124,7 @@ class PageResponse(_Response):
     """One page.
 
     Args:
-        pages, aside, config: as of ``_Response``.
+        pages, aside, config: as for ``_Response``.
         events: how many events it has at most.
         media_type: its media type.
         gzip: whether the client takes gzip.
@@ -168,7 +168,7 @@ class StreamResponse(_Response):
     """A streaming response, which stays open.
 
     Args:
-        pages, aside, config: as of ``_Response``.
+        pages, aside, config: as for ``_Response``.
         readers: the partitions that streaming responses read.
         duration_ms: how long it lasts; None: as long as the client stays.
         stopping: is done when the door shuts.
@@ -228,7 +228,7 @@ class StreamResponse(_Response):
             await asyncio.wait_for(wake.wait(), seconds)
 
     async def _some(self) -> bytes:
-        """Return the events stored so far, at most about ``PART_BYTES``, with a checkpoint behind them."""
+        """Return the events stored so far, at most about ``PART_BYTES``, with a checkpoint after them."""
         pieces = self.pages.page(self.config.checkpoint_events, PART_BYTES)
         body, _ = await self._joined(pieces, 1 << 62)
         return body

@@ -72,8 +72,8 @@ class WriteRequests:
         # A thread of its own: the log makes one change at a time, and computations need not wait for its disk.
         self._thread = Worker("spark-streams-changes")
         self._receiving = BodyBudget(self.config)
-        # What is read becomes many times its size in memory; and a line of megabytes is one step, which one of the
-        # worker's two threads has.
+        # A body that was read takes many times its size in memory; and a line of megabytes is one step, which occupies
+        # one of the worker's two threads.
         self._middle, self._large = Places(MIDDLE_BODIES), Places(1)
 
     async def post(self, request: Request) -> Response:

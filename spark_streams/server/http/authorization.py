@@ -29,8 +29,8 @@ class Known:
         user: the user's name, or ``token`` and the token's index.
         name: the user or token in messages.
         allows: takes an action and a stream's name, and returns whether it is allowed.
-        limited: whether there are permissions that say what is allowed; without them everything is.
-        by_token: whether a token was shown; its index is another one at other doors.
+        limited: whether permissions limit what is allowed; without them everything is.
+        by_token: whether a token was shown; the same index means another token at other doors.
     """
 
     user: str
@@ -59,10 +59,10 @@ class Authorization:
         """Check that a request may do something to a stream.
 
         Args:
-            request: its header ``Authorization`` and the address that it comes from count.
+            request: the request, whose header ``Authorization`` and address of origin count.
             action: ``configure``, ``write`` or ``read``.
             stream: the stream's name.
-            known: who asks, where that is known otherwise.
+            known: the user or token, if it is known already.
 
         Raises:
             HttpError: 401 without a known user or token, 403 when the user or token may not do this.
@@ -75,13 +75,13 @@ class Authorization:
         """Return the stream of a request.
 
         Args:
-            request: as ``check``.
+            request: as for ``check``.
             name: the stream's name.
-            action: as ``check``.
-            known: as ``check``.
+            action: as for ``check``.
+            known: as for ``check``.
 
         Raises:
-            HttpError: 401 and 403 as ``check``; 404 when there is no such stream.
+            HttpError: 401 and 403 as for ``check``; 404 when there is no such stream.
         """
         self.check(request, action, name, known)
         try:
@@ -93,7 +93,7 @@ class Authorization:
         """Return the user or token of a request, and note it at the connection.
 
         Raises:
-            HttpError: 401 without a known one, 503 where it has too many connections.
+            HttpError: 401 without a known user or token; 503 when it has too many connections.
         """
         known = self._known(request)
         request.scope["state"]["connection"].belongs_to(known.user)
@@ -119,7 +119,7 @@ class Authorization:
         """Return who shows a token in a request.
 
         Raises:
-            HttpError: 401, it is not known.
+            HttpError: 401 when the token is not known.
         """
         shown = given.encode("utf-8", "replace")
         # Every token is compared, each in constant time, so that the duration reveals nothing.
@@ -146,12 +146,12 @@ class Authorization:
         """Return who gives a name and a password.
 
         Args:
-            request: they came with it; the address that it comes from counts.
+            request: the request that they came with; the address that it comes from counts.
             user: the name.
             password: the password.
 
         Raises:
-            HttpError: 401, they are not known, or this user is not let in from there.
+            HttpError: 401 when they are not known, or the user is not let in from this address.
         """
         if not knows(self._config.users, user, password.encode("utf-8", "replace")):
             raise self._failed(request, _UNKNOWN)
@@ -169,7 +169,7 @@ class Authorization:
         )
 
     def _failed(self, request: Request, text: str, of_bearer: str = "") -> HttpError:
-        """Note credentials that are not accepted, once however often they are checked; return the error."""
+        """Note credentials that are not accepted, which count once even if they are checked twice; return the error."""
         request.scope["state"]["connection"].wrong_credentials = text
         return self._refusal(text, of_bearer)
 

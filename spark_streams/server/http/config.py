@@ -52,7 +52,7 @@ class HttpConfig(DoorConfig):
         tokens: bearer tokens that are let in besides users; a plain text is a token that may do everything. With
             neither users nor tokens the door authenticates nobody.
         allowed_hosts: names and addresses, beside its own and ``localhost``, under which clients may reach a door that
-            asks nobody; a page of another site could otherwise reach it under the site's name.
+            asks nobody for credentials; a page of another site could otherwise reach it under the site's name.
         tls_client_ca: PEM file of the authorities whose client certificates are accepted; a client that shows another
             one is refused. The client is still identified by a user or a token.
         handshake_timeout_ms: a request whose head has not come after this long, TLS included, is answered 408.
@@ -63,10 +63,10 @@ class HttpConfig(DoorConfig):
             503.
         max_handshakes: the most connections at a time that have made no request yet; a further one replaces the oldest.
         max_head_bytes: the most bytes of a request's head; a longer one is answered 431, as is one of very many lines.
-        max_body_bytes: the most bytes of a request to publish, unpacked too; what is published once is read back in one
-            piece too.
+        max_body_bytes: the most bytes of a request to publish, packed and unpacked; what is published once is read back
+            in one piece too.
         bodies_bytes: the most bytes of all requests to publish that are being received or wait to be stored, and of
-            bodies that are sent as files, and 8/7 of the most of one user; above it the largest that has not come
+            bodies that are sent as files; one user may have 7/8 of it. Above it the largest body that has not come
             whole is answered 503. Bodies of up to 32 KiB do not count.
     """
 
@@ -83,7 +83,7 @@ class HttpConfig(DoorConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.bearers  # which checks each
+        _ = self.bearers  # this checks each token
         for host in self.allowed_hosts:
             if not is_host(host):
                 raise ValueError(f"allowed_hosts has {host!r}: expected a host without scheme, port and brackets")
@@ -100,7 +100,7 @@ class HttpConfig(DoorConfig):
 
     @property
     def answer_headers(self) -> dict[str, str]:
-        """The headers of every answer, for browsers: no page of another site can use it, or takes it for another."""
+        """The headers of every answer: no page of another site can use it, and no browser takes it for another type."""
         return {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
 
     @property

@@ -5,8 +5,8 @@
     accepted -> head -> body -> response -> idle -> head -> …
                 408     408     dropped     closed  408       when it takes too long
 
-The time of the first head, which admits a peer (``Admission``), runs from the accept of the socket; the time of a later
-head from its first byte, the time of a body from the end of its head. A response may last as long as the peer reads it.
+The time of the first head, which admits a peer (``Admission``), runs from the accept of the socket. The time of a later
+head runs from its first byte, that of a body from the end of its head. A response may last while the peer reads it.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class HttpConnection(H11Protocol):
     Attributes:
         user: who made the last request; empty before.
         since_ms: when it was accepted, in ms since the epoch.
-        reading: what its last fetch reads; None before. A proxy may ask for others on the same connection.
+        reading: what its last fetch reads; None before. A proxy may make requests of several users on one connection.
         writing: who last published, and the stream; None before.
-        wrong_credentials: why those of the present request are not accepted; empty where they are.
+        wrong_credentials: why the credentials of the present request are not accepted; empty where they are.
     """
 
     def __init__(self, admission: Admission, limits: HttpConfig, config: uvicorn.Config, state: ServerState) -> None:
@@ -194,7 +194,7 @@ class HttpConnection(H11Protocol):
             await self._served(scope, receive, timed)
 
     def _timed(self, method: str, send: Send) -> Send:
-        """Return what sends an answer, and counts it with the time until its head."""
+        """Return a ``send`` that also counts the answer, with the time until its head."""
         begun_s = time.perf_counter()
 
         async def timed(message: Message) -> None:
@@ -263,7 +263,7 @@ class HttpConnection(H11Protocol):
             return
         self._phase = phase
         counted = phase == "body" and b"transfer-encoding" not in dict(self.headers)
-        # An attribute of asyncio's selector transports, and of ours of TLS.
+        # Asyncio's selector transports have this attribute, and so has our transport of TLS.
         self.transport.max_size = BODY_BYTES if counted else READ_BYTES  # type: ignore[attr-defined]
         self._timer.stop()
         if over is not None:
@@ -294,8 +294,8 @@ class HttpConnection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no request, if an answer is possible, and close: 431 for a head too long, else 400.
 
-        Bytes that break off a request body, or follow the last request, come when its answer may be under way: h11 then
-        refuses a second one, and refuses the application's after this one.
+        Bytes that break off a request body, or follow the last request, may come while its answer is under way. h11
+        then refuses a second answer; after this one it refuses the application's.
         """
         fault, possible = self.conn.head_fault, self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
         status = HTTPStatus.BAD_REQUEST if fault is None else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE

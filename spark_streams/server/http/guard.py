@@ -1,13 +1,13 @@
 """Refuses the requests that no HTTP door accepts, whatever they ask for; each ends its connection.
 
 - A head that is too long, or has too many lines, is refused before its fields are read.
-- A request has one length: with ``Transfer-Encoding`` beside ``Content-Length`` a proxy may see another end of it, and
-  so another request behind it ("request smuggling", RFC 9112 §6.1).
+- A request has one length: with ``Transfer-Encoding`` beside ``Content-Length`` a proxy may see its end elsewhere, and
+  so another request after it ("request smuggling", RFC 9112 §6.1).
 - A request that changes something and comes from a page of another site is refused, by the browser's headers (Fetch
   Metadata, ``Sec-Fetch-Site``; the header ``Origin``, RFC 6454 §7), before its body is read.
 - Where nobody is asked for credentials, a request must name a loopback address, ``localhost``, or a host that the
-  door's settings name: a page of another site whose name leads to this machine ("DNS rebinding") names itself. One of
-  HTTP/1.0 that names none comes from no browser.
+  door's settings name: a page of another site whose name leads to this machine ("DNS rebinding") names that site. A
+  request of HTTP/1.0 that names no host comes from no browser.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def head_fault(received: bytes, most: int) -> str | None:
     """Return what is wrong with the size of a head; None as long as nothing is.
 
     Args:
-        received: what has come of it, and perhaps of what follows it.
-        most: the bytes that it may have.
+        received: the bytes of the head that have come, and perhaps bytes after it.
+        most: the most bytes that it may have.
     """
     head = received[:most]
     if len(received) <= most and head.count(b"\n") <= MOST_LINES:
@@ -56,15 +56,15 @@ def check_request(scope: Scope, config: HttpConfig) -> None:
         config: the door's settings.
 
     Raises:
-        HttpError: it is not taken: 400, its Host is no host and port, or it has two lengths; 403, it is for another
-            host or of another site.
+        HttpError: the request is refused: 400 when its Host is no host and port, or it has two lengths; 403 when it is
+            for another host, or comes from a page of another site.
     """
     headers = Headers(scope=scope)
     host = headers.get("host", "")
     name = _name_of(host)
     if "transfer-encoding" in headers and "content-length" in headers:
         raise HttpError(400, "Content-Length stands beside Transfer-Encoding: expected one, as they may differ", CLOSE)
-    # One of HTTP/1.0 need name none (RFC 9112 §3.2); of HTTP/1.1 h11 takes none without.
+    # A request of HTTP/1.0 need not name a host (RFC 9112 §3.2); h11 refuses one of HTTP/1.1 that does not.
     if "host" in headers and config.asks_nobody and not (config.insecure or config.is_own(name, config.allowed_hosts)):
         text = (
             f"this door asks nobody for credentials, and is for this machine alone: it was asked for as '{name:.255}', "
@@ -83,7 +83,7 @@ def _name_of(host: str) -> str:
     """Return the host of a Host header, without port and brackets: addresses of pages are read from the header too.
 
     Raises:
-        HttpError: 400, it is no host and port (RFC 9112 §3.2).
+        HttpError: 400 when the header is no host and port (RFC 9112 §3.2).
     """
     address, name, port = match.groups("") if (match := _HOST.fullmatch(host)) else ("", "/", "")
     if host and not (is_host(address or name) and 0 < int(port or 80) < 65_536):

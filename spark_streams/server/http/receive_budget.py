@@ -1,8 +1,8 @@
 """The memory budget of bodies: how many bytes they may have together while they are received and stored, or sent whole.
 
 Small bodies do not count and are always served: the number of connections bounds their sum. Above the budget a body
-that has not come whole is given up, the largest of the user that has most, so that no sender uses up the budget. Bodies
-that have come whole stay, so one user has ``USER_SHARE`` of the budget at most, and the rest is for others.
+that has not come whole is given up, the largest of the user with the most, so that no sender uses up the budget. Bodies
+that have come whole stay, so one user has at most ``USER_SHARE`` of the budget, and the rest is for others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Body:
     """The body of one request.
 
     Args:
-        user: whose it is.
+        user: the user that the body counts for.
 
     Attributes:
         parts: the parts received so far.
@@ -70,7 +70,7 @@ class BodyBudget:
             most: how many bytes the body may have; None: ``max_body_bytes``, which is the most in any case.
 
         Raises:
-            HttpError: 413, as soon as the size is known; 503 when the body was given up; 400 when it ends early.
+            HttpError: 413 once the body is known to be too large; 503 when it was given up; 400 when it ends early.
         """
         most = min(most or self._config.max_body_bytes, self._config.max_body_bytes)
         too_large = HttpError(413, f"the body has more than {most} bytes: publish less at a time")
@@ -116,14 +116,14 @@ class BodyBudget:
         self._check(body)
         before = body.counted
         if body.parts and len(body.parts[-1]) + len(part) <= _PART_BYTES:
-            body.parts[-1] += part  # what is read of it has its cost by part too
+            body.parts[-1] += part  # reading the body costs time for each part, too
         else:
             body.parts.append(part)
         body.size += len(part)
         self.held[body.user] += body.counted - before
         while self._is_over(body.user):
             counted = [each for each in self._receiving if each.counted]
-            if not counted:  # the room is that of one long answer
+            if not counted:  # a long answer that is being sent has the room
                 break
             # Of two bodies of the same size, the present one is given up.
             largest = max(counted, key=lambda each: (self.held[each.user], each.counted, each is body))

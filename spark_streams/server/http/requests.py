@@ -1,6 +1,6 @@
 """Reads a request's head: its arguments, the media type and coding that its client accepts; and defines ``HttpError``.
 
-It needs no starlette: the code that publishes to a data directory, without a server, refuses with ``HttpError`` too.
+This module needs no starlette: the code that publishes to a data directory, without a server, raises ``HttpError`` too.
 
 Spec: RFC 9110 §12.5.
 """

@@ -73,7 +73,7 @@ class CachedChunks:
     Attributes:
         first: the first one's id.
         next: 1 + the last record's offset.
-        area: the file that holds them; None for none.
+        area: the file that holds them; None if there is none.
     """
 
     __slots__ = ("area", "chunks", "data", "ends", "first", "forget", "next")

@@ -4,7 +4,7 @@ A stored batch, the records that were appended together, is a chunk. It is cut f
 so that the last chunk is small, and where the timestamp changes (in a stream of create time): a chunk has one timestamp
 for all its records. Where a chunk begins depends on the stored batch alone, so every reader sees the same chunks.
 
-Batches are read and encoded a block at a time: the data sections of all its chunks lie behind one another in one
+Batches are read and encoded a block at a time: the data sections of all its chunks lie one after the other in one
 buffer, and each chunk refers to its part. Larger appends to a partition whose chunks the door uses are encoded during
 the append, from the columns that are in memory then, which costs a fraction of reading them back.
 

@@ -35,7 +35,7 @@ class RabbitConfig(DoorConfig):
         max_filter_values: the most filter values of one subscription.
         max_sub_batch_bytes: the most bytes that a sub-entry batch may inflate to (brokers: 64 MiB); a larger one is
             refused.
-        max_unconfirmed: the most entries of one connection that may be in storing; with more, or with 16 MiB of them,
+        max_unconfirmed: the most entries of one connection that may wait to be stored; with more, or 16 MiB of them,
             the door stops reading from its socket.
         max_outgoing_bytes: bytes that may wait for a client that does not read; with more the door delivers nothing.
         consumer_update_timeout_ms: how long a consumer may take to answer ConsumerUpdate.

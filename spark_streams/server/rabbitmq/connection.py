@@ -145,8 +145,8 @@ class RabbitConnection(Session):
             self.node.connections.discard(self)
 
     def _release(self) -> None:
-        """Give up the work on a frame, and close publishers and subscriptions; an error of one keeps no other open."""
-        self._ending = True  # frames behind one that could not be read are dropped
+        """Give up the work on a frame, and close publishers and subscriptions; an error in one keeps no other open."""
+        self._ending = True  # frames after one that could not be read are dropped
         work, self._work = self._work, None
         if work is not None:
             work.cancel()

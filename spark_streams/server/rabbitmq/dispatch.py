@@ -54,7 +54,7 @@ def handle(session: Session, command: Command) -> Work | None:
     """Handle a command; answer a request that is refused.
 
     Returns:
-        The work that remains, to be done before the next command is handled; None for none.
+        The work that remains, to be done before the next command is handled; None if there is none.
 
     Raises:
         RemoteProtocolError: no client sends this command, or not at this time.

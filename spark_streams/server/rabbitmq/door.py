@@ -42,7 +42,7 @@ class RabbitDoor(TcpDoor):
         await self.listen(sockets, lambda admission: RabbitConnection(node, admission))
 
     def stored(self) -> Iterator[StoredOffset]:
-        """Yield the stored offsets, behind which consumers go on; see ``server/activity.py``."""
+        """Yield the stored offsets, after which consumers continue; see ``server/activity.py``."""
         if self.node is None:
             return
         log = self.node.log

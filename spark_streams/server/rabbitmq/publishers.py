@@ -138,10 +138,10 @@ class Publishers:
 
         Args:
             frame: the frame.
-            next_like: returns the frame behind one, if it has come already and is a Publish frame of the same version.
+            next_like: returns the frame after one, if it has come already and is a Publish frame of the same version.
 
         Returns:
-            For a large frame a coroutine that stores it, with the frames behind it; else None.
+            For a large frame a coroutine that stores it, with the frames after it; else None.
 
         Raises:
             RemoteProtocolError: the frame cannot be read.

@@ -1,4 +1,4 @@
-"""The interface of a connection for its commands: the peer, its permissions, answers, heartbeats, entries in storing.
+"""The interface of a connection for its commands: peer, permissions, answers, heartbeats, entries being stored.
 
 Publishers, subscriptions and stream requests work on a ``Session``; ``connection.py`` implements it on a socket. Frames
 that lie in several pieces are written without joining the pieces, because chunks are large: asyncio's transports join
@@ -30,10 +30,10 @@ SILENT_INTERVALS: Final = 2
 """A peer is dead after so many intervals without a byte from it."""
 
 UNCONFIRMED_BYTES: Final = 16 << 20
-"""The most bytes of entries in storing at a time; with more no frames are handled."""
+"""The most bytes of entries that are being stored at a time; with more, no frames are handled."""
 _RESUME_AT: Final = 0.75
 GATHERED_BYTES: Final = 64 << 10
-"""Answers are gathered up to so many bytes: the system has room for them, and more could wait too long."""
+"""Answers are gathered up to so many bytes: the system's buffer has room for them, and more could wait too long."""
 _ANSWERS: Final[dict[int, type[Any]]] = {kind.KEY: kind for kind in COMMANDS.values() if issubclass(kind, Answer)}
 """The key of each answer to its class."""
 
@@ -101,7 +101,7 @@ class UnconfirmedEntries:
 
     Args:
         loop: the server's.
-        most: the most entries in storing at a time; with more no frames are handled.
+        most: the most entries that are being stored at a time; with more, no frames are handled.
         resume: called when frames may be handled again.
 
     Attributes:
@@ -287,7 +287,7 @@ class ScatteredWriter:
         self._socket: socket.socket | None = None if secret else transport.get_extra_info("socket").dup()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write pieces behind earlier writes; the transport keeps those that the socket does not accept at once."""
+        """Write pieces after earlier writes; the transport keeps those that the socket does not accept at once."""
         if self._socket is None:
             self._transport.writelines(pieces)
             return

@@ -110,7 +110,7 @@ def joined(parts: Sequence[Stored]) -> Stored:
 
 
 def unescape(buffer: Readable, starts: Longs, ends: Longs) -> Longs:
-    """Return where the published bytes of stored messages start: behind the escape of those that have one.
+    """Return where the published bytes of stored messages start: after the escape, in those that have one.
 
     Args:
         buffer: holds the stored messages.

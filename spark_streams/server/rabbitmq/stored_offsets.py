@@ -88,7 +88,7 @@ class StoredOffsets:
         return True
 
     def query(self, served: Served, reference: str) -> int | None:
-        """Return the last stored offset, None for none; while writes fail, the last one that was written.
+        """Return the last stored offset, None if there is none; while writes fail, the last one that was written.
 
         Raises:
             CorruptLog: the state store fails its check.

@@ -78,7 +78,7 @@ async def _changed(session: Session, request: Request, change: Callable[[], Chan
 
 async def _deleted(session: Session, request: Request, deletion: Callable[[], Change]) -> None:
     await _changed(session, request, deletion)
-    session.node.follow()  # looks at every stream that is used: a creation, after which none is gone, does not wait
+    session.node.follow()  # for deletions only, as it looks at every stream that is used: a creation does not wait
 
 
 def metadata(session: Session, request: Metadata) -> Work | None:

@@ -81,7 +81,7 @@ class WebApplication:
         )
 
     async def _sign_in(self, request: Request, fault: Exception) -> Response:
-        """Lead to the page that signs in, and back from there."""
+        """Redirect to the sign-in page, which leads back."""
         where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return self._site.go(SIGN_IN, to=where if request.method in SAFE else "/")
 

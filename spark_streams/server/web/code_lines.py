@@ -28,7 +28,7 @@ class CodeLines:
 
 
 def code_of(stream: Stream, doors: Sequence[Any]) -> list[CodeLines]:
-    """Return the lines for each door that is open and has a format; a password of a user's own is never in them.
+    """Return the lines for each door that is open and has a format; they never hold a user's own password.
 
     Args:
         stream: the stream.
@@ -57,7 +57,7 @@ def _options(door: Any, entry: DoorEntry, stream: Stream) -> dict[str, str]:
 
 
 def _user(door: Any) -> dict[str, str]:
-    """Return the options that sign in: with the password that everybody knows, or a place for one's own or a token."""
+    """Return the options that sign in: the well-known password, or a placeholder for the user's own or for a token."""
     if not door.config.users:
         return {"token": "..."} if getattr(door.config, "tokens", ()) else {}
     if dict(door.config.users) == dict(DEFAULT_USERS):

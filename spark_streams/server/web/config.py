@@ -17,16 +17,16 @@ class WebConfig(HttpConfig):
     """Settings of the window: those of ``HttpConfig``, and these.
 
     Args:
-        monitors: users who see every user's connections, readers, writers, groups and stored offsets; others that have
-            permissions see their own. Users without permissions are such users anyway.
+        monitors: users who see every user's connections, readers, writers, groups and stored offsets; other users with
+            permissions see their own. Users whom no permissions limit see all anyway.
         frame_ancestors: sites that may show the page in a frame, as in a policy of content security, such as
             ``http://localhost:*`` for a notebook's; by default none may.
-        session_ms: a sign-in ends when so much time has passed since.
-        max_sessions: the most sign-ins at a time; a further one ends the oldest of the user that has most.
+        session_ms: how long a sign-in lasts.
+        max_sessions: the most sign-ins at a time; a further one ends the oldest of the user with the most.
         max_watchers: the most pages that get live figures at a time; a further one takes the oldest place of the
-            user that has most, whose page shows its figures as they are, and asks again after a minute.
-        page_rows: the rows of a table that a page has; the others are on further pages.
-        shown_bytes: of one event's body, as many bytes are shown; the others are on request.
+            user with the most. The page that loses its place keeps its figures, and asks again after a minute.
+        page_rows: the most rows of a table on one page; the others are on further pages.
+        shown_bytes: the most bytes of an event's body that are shown; the others are on request.
     """
 
     protocol: ClassVar = "web"

@@ -47,7 +47,7 @@ class WebDoor(HttpDoor):
 
 
 class MadeWhenAsked:
-    """The application of a log's window, which is imported and made at the first request: most logs never get one.
+    """The application of a log's window, imported and made at the first request: most logs never get a request.
 
     Args:
         make: makes it, on the server's loop.
@@ -65,7 +65,7 @@ class MadeWhenAsked:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if self._made is None:
-            await asyncio.to_thread(import_module, _APPLICATION)  # aside: it takes some ten milliseconds
+            await asyncio.to_thread(import_module, _APPLICATION)  # not on the loop: it takes some ten milliseconds
         if self._made is None:  # another request may have come first
             self._made = self._make()
             if self._stopping:

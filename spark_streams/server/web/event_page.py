@@ -1,8 +1,8 @@
 """Finds the events of one page: from any place, forwards or backwards, with a filter or without.
 
 Events are read and searched block by block (``log/search.py``), so that other work of the thread has its turn between
-two of them. A page ends when it has its rows, or after ``MOST_BYTES`` or ``MOST_EVENTS``: it then says how far it came,
-and the next one goes on there. Only what a row shows is decoded.
+two blocks. A page ends when it has its rows, or after ``MOST_BYTES`` or ``MOST_EVENTS``: it then says how far it came,
+and the next page goes on there. Only what a row shows is decoded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Row:
         subject: property subject, likewise.
         content_type: property content-type, likewise.
         preview: the beginning of its value; None for an event without a body.
-        is_text: whether that is text; if not, it is bytes in hexadecimal.
+        is_text: whether the preview is text; if not, it is bytes in hexadecimal.
         size: the bytes of its value.
     """
 
@@ -75,7 +75,7 @@ class EventPage:
         finished: whether the page has its rows, or there is nothing more to look at; if not, the search may go on.
         records: how many events were examined.
         size: the bytes of their values.
-        fault: why it ended early; empty when it did not.
+        fault: why the page ended early; empty when it did not.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -101,11 +101,11 @@ def start_of(kind: str, place: str) -> tuple[str, int]:
     """Return where a page starts: one of ``STARTS``, and an offset or a time in ms.
 
     Args:
-        kind: as the form has it.
+        kind: the form's choice, one of ``STARTS``.
         place: the text beside it: an offset or a time.
 
     Raises:
-        ValueError: it is no position; the text says what was expected.
+        ValueError: they are no position; the message says what was expected.
     """
     if kind not in STARTS:
         raise ValueError(f"start is '{kind:.40}', expected one of {', '.join(STARTS)}")
@@ -149,11 +149,11 @@ def page_of(
 
 
 def _block(page: EventPage, partition: Partition, search: Search, at: int, end: int) -> Block | None:
-    """Search a block, and count it; None, and words in the page, where the stored events are damaged."""
+    """Search a block, and count it; return None, and set the page's ``fault``, where the stored events are damaged."""
     try:
         try:
             block = search.block(at, end)
-        except CorruptLog:  # perhaps further on: the sound batches before it can be shown
+        except CorruptLog:  # the damage may be further on: the sound batches before it can be shown
             block = search.block(at, end, 1)
     except CorruptLog as fault:
         logger.error("stream %r partition %s: %s", partition.stream, partition.id, fault)
@@ -188,7 +188,7 @@ def _forwards(
 def _backwards(
     page: EventPage, partition: Partition, search: Search, before: int, most: int
 ) -> Generator[object, None, None]:
-    """Search stretches of the partition, the last one first, each of them forwards: so it is stored."""
+    """Search stretches of the partition, the last one first; each is searched forwards, as it is stored."""
     page.end = page.first = max(partition.first_offset, min(before, search.bounds.end, partition.next_offset))
     lowest = min(page.end, search.skipped(max(partition.first_offset, search.bounds.first)))
     stride = _stride(partition)
@@ -247,7 +247,7 @@ def rows_of(records: Records) -> list[Row]:
 
 
 def _heads(records: Records) -> Records:
-    """Return records whose long values end where their bodies begin: the body is not walked for a key."""
+    """Return records whose long values are cut where their bodies begin, so that no body is walked for a key."""
     sizes = records.value_ends - records.value_starts
     ends = records.value_ends.copy()
     for row in np.flatnonzero(sizes > _LONG_BYTES).tolist():
@@ -260,7 +260,7 @@ def _beginnings(records: Records) -> list[tuple[bytes | None, int]]:
     most = 4 * _SHOWN + 4
     sizes = records.value_ends - records.value_starts
     found: dict[int, tuple[bytes | None, int]] = {}
-    for row in np.flatnonzero(sizes > _LONG_BYTES).tolist():  # one by one: its value may be much work to decode
+    for row in np.flatnonzero(sizes > _LONG_BYTES).tolist():  # one by one: a long value may be much work to decode
         body = message_of(records.value(row), most).body
         found[row] = (None, 0) if body is None else (body.content, body.size)
     others = np.flatnonzero(sizes <= _LONG_BYTES)

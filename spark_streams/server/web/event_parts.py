@@ -1,7 +1,7 @@
 """Splits one stored event for the page that shows it in full: the sections of its message, and its body.
 
-Values are decoded where they are short; a long one is shown as its first bytes. So an event of any size, and one whose
-bytes are no message, gives a page that is small.
+Short values are decoded; a long one is shown as its first bytes. So an event of any size, and one whose bytes are no
+message, makes a small page.
 
 Spec: AMQP 1.0 part 3 §3.2 (message format).
 """
@@ -36,12 +36,12 @@ from spark_streams.wire.amqp.values import Array, Described, Pairs, Timestamp
 _HEADER_FIELDS: Final = ("durable", "priority", "ttl", "first-acquirer", "delivery-count")
 _PROPERTY_FIELDS: Final = tuple(name.replace("_", "-") for name, _ in PROPERTY_FIELDS)
 _MOST_TEXT: Final = 2_000
-"""Characters of one value in a table."""
+"""The most characters of one value in a table."""
 _MOST_FIELDS: Final = 500
 _MOST_DECODED: Final = 64 << 10
-"""Bytes of a section that is decoded."""
+"""The most bytes of a section that is decoded."""
 _MOST_SECTIONS: Final = 32
-"""Sections of a body that are listed."""
+"""The most sections of a body that are listed."""
 _MOST_SPLIT: Final = 1_000
 """The most sections of a message that are shown separately: ten megabytes can hold two million empty ones."""
 _TYPES: Final = {
@@ -68,7 +68,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the message but its body.
+    """A section of the message other than its body.
 
     Args:
         name: the section's name in AMQP.
@@ -90,10 +90,10 @@ class Body:
     Args:
         kind: the number of sections and their name, as text.
         type: the AMQP type of an amqp-value; empty for another body.
-        content: the first bytes of it.
-        size: all its bytes.
-        json: its beginning as JSON, laid out; None when it is none.
-        text: its beginning as text; None when it is none.
+        content: its first bytes.
+        size: the number of all its bytes.
+        json: its beginning as JSON, laid out; None when it is no JSON.
+        text: its beginning as text; None when it is no text.
         fault: why it is shown as bytes only; empty when there is no reason.
     """
 
@@ -116,7 +116,7 @@ class Message:
     """A message in its parts.
 
     Args:
-        parts: its sections but the body, in their order.
+        parts: its sections other than the body, in their order.
         body: its body; None without one.
         fault: what is wrong with the stored bytes; empty when they are a message.
     """
@@ -174,7 +174,7 @@ def body_bytes(raw: bytes) -> bytes:
 
 
 def _content(raw: bytes, bodies: Iterable[Section]) -> Iterable[bytes]:
-    """Yield the bytes of a body's sections: of binary values and texts their content, of others their encoding."""
+    """Yield the bytes of a body's sections: the content of binary values and texts, the encoding of other values."""
     for each in bodies:
         code = raw[each.value]
         if code in (0xA0, 0xA1, 0xA3):
@@ -258,12 +258,12 @@ def _body(raw: bytes, bodies: list[Section], most: int) -> Body:
 
 
 def shown_body(kind: str, content: bytes, size: int, of: str = "") -> Body:
-    """Return a body of bytes, as JSON and text where it is such.
+    """Return a body of bytes, also as JSON and as text where it is JSON or text.
 
     Args:
         kind: its kind, as text.
         content: its first bytes.
-        size: all its bytes.
+        size: the number of all its bytes.
         of: the AMQP type of its value, where it is an amqp-value.
     """
     cut = size > len(content)

@@ -28,7 +28,7 @@ from spark_streams.server.web.shown_text import CUT, one_visible_line
 from spark_streams.server.web.site import Pages
 
 FEW_PARTITIONS: Final = 200
-"""The most partitions of a stream that a list offers; of more, one writes the name."""
+"""The most partitions of a stream that a list offers; with more, the user types the name."""
 _AROUND: Final = 60
 """Characters of a filter that are shown on either side of a fault."""
 
@@ -41,7 +41,7 @@ class Events(Pages):
         return [Route("/events", self._page), Route("/event", self._one), Route("/event/body", self._body)]
 
     async def _page(self, request: Request) -> Response:
-        """Answer with a page of events; arguments ``partition``, ``from``, ``at`` and ``filter`` say of which."""
+        """Answer with a page of events, which arguments ``partition``, ``from``, ``at`` and ``filter`` select."""
         stream = self._site.stream(request)
         known = self._site.known(request)
         partition = self._site.partition(request, stream)
@@ -113,7 +113,7 @@ class FilterFault:
 
     Attributes:
         reason: what was wrong, and what was expected.
-        column: the column of the fault, from 1; None where it has none.
+        column: the column of the fault, counted from 1; None where it has none.
         shown: the text around it, fit to be shown.
         pointer: the line below it, with a caret at the column; empty without one.
     """
@@ -129,7 +129,7 @@ class FilterFault:
 
 
 def _while_there(request: Request, steps: Generator[object, None, EventPage]) -> Generator[object, None, EventPage]:
-    """Take the steps of a search while its client waits: otherwise requests that are given up would pile up."""
+    """Take the steps of a search only while its client waits: else the searches of abandoned requests would pile up."""
     connection = request.scope["state"]["connection"]
     while not connection.gone:
         try:
@@ -182,7 +182,7 @@ def _record(partition: Partition, offset: int) -> Records:
 
 @contextlib.contextmanager
 def _reading(partition: Partition) -> Iterator[None]:
-    """Answer 404 where the stream is deleted meanwhile, and 500 where it is damaged: the file's name is for the log."""
+    """Answer 404 where the stream is deleted meanwhile, and 500 where it is damaged; only our log names the file."""
     try:
         yield
     except PartitionClosed as fault:

@@ -27,7 +27,7 @@ class Exposition:
     Args:
         snapshot: the state of the log.
         accept: the request's header ``Accept``.
-        gzip: whether to pack it.
+        gzip: whether to compress the answer.
 
     Attributes:
         headers: the answer's.

@@ -1,7 +1,7 @@
 """The log's figures: their names, and where each comes from, in the terms of ``prometheus_client``.
 
-Names follow those that operators know: of partitions and consumer groups those of kafka_exporter, of connections and
-messages those of RabbitMQ's plugin, behind a prefix of our own (docs/adr/0058-figures.md).
+Names follow those that operators know: kafka_exporter's for partitions and consumer groups, those of RabbitMQ's plugin
+for connections and messages, after a prefix of our own (docs/adr/0058-figures.md).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _FAMILIES: Final[dict[str, Any]] = {
     "histogram": HistogramMetricFamily,
 }
 Samples = Iterator[tuple[Sequence[str], Any]]
-"""The labels of each sample, and its value: a number, or of a histogram a ``Histogram``."""
+"""The labels of each sample, and its value: a number, or a ``Histogram``."""
 
 
 @dataclass(frozen=True)
@@ -218,4 +218,4 @@ FIGURES: Final = (
     _figure("http_request_duration_seconds", "histogram", _ANSWER, "Time from a request to its answer",
         _requests),
 )  # fmt: skip
-"""All of them, in their order."""
+"""All figures, in the order in which they are written."""

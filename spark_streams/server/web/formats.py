@@ -25,7 +25,7 @@ def number(count: int | float | None) -> str:
 
 
 def whole(text: str, digits: int = 19) -> int | None:
-    """Return the whole number, from 0 on, that a text is; None for another text, or more digits."""
+    """Return a text as a whole number, 0 or more; None for another text, or one of more than ``digits`` digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 
@@ -72,4 +72,4 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "seconds": seconds,
     "visible": visible,
 }
-"""Their names in templates."""
+"""The names of these functions in templates."""

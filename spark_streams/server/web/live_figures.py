@@ -1,7 +1,7 @@
 """Sends the figures of streams to the pages that show them, each second, as server-sent events.
 
-Nothing is counted while no page is open. The numbers are those in memory; the browser computes the rates from two of
-them, and its drawing is the only history. Counting takes at most a twentieth of the time: with very many partitions the
+Nothing is counted while no page is open. The numbers come from memory; the browser computes each rate from two of them,
+and its drawing is the only history. Counting takes at most a twentieth of the time: with very many partitions the
 figures come less often.
 
 Spec: HTML §9.2, server-sent events.
@@ -38,7 +38,7 @@ class LiveFigures(Pages):
         super().__init__(site)
         self._stopping: asyncio.Future[None] = site.loop.create_future()
         self._watching: dict[Any, str] = {}
-        """The connection of each page, to its user; the oldest first."""
+        """The connection of each page to its user, the oldest first."""
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -50,7 +50,7 @@ class LiveFigures(Pages):
             known = self._site.known(request)
         except SignInNeeded:
             return Response(status_code=HTTPStatus.NO_CONTENT)  # with this status a browser does not try again
-        asked = dict.fromkeys(request.query_params.getlist("stream"))  # each once, however often it is named
+        asked = dict.fromkeys(request.query_params.getlist("stream"))  # each stream once, even if it is named twice
         names = [name for name in list(asked)[: self._site.config.page_rows] if known.allows("read", name)]
         if not names:
             return Response(status_code=HTTPStatus.NO_CONTENT)

@@ -1,12 +1,12 @@
-"""What machines ask that watch the log: its figures, whether it runs, and whether it is ready.
+"""Answers machines that watch the log: its figures, whether it runs, and whether it is ready.
 
 ``/metrics`` is for Prometheus, in its text format, or in OpenMetrics if the request asks for that. Every user may ask,
 with the header ``Authorization`` as Prometheus sends it, and gets figures of the streams that it may read and of the
 groups that it may see; the doors' figures are for all users.
 
-``/healthz`` is answered as long as the process answers at all; a log that does not answer is to be restarted.
-``/readyz`` is 200 when every door listens and the log's folder can be written, else 503 with the reason; such a log is
-to get no clients for now, and a restart does not help. Both are plain text, and need no sign-in.
+``/healthz`` is answered as long as the process answers at all; a log that does not answer should be restarted.
+``/readyz`` is 200 when every door listens and the log's folder can be written, else 503 with the reason; such a log
+should get no clients for now, and a restart does not help. Both are plain text, and need no sign-in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Metrics(Pages):
-    """The answer."""
+    """The page ``/metrics``."""
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -45,7 +45,7 @@ class Metrics(Pages):
             known = self._known(request)
         except HttpError as refusal:  # as text: the client is no browser here
             return refusal.answer()
-        # Imported only now, in the worker's thread: most logs are asked for no figures, and start without this package.
+        # Imported only now, in the worker's thread: most logs never serve figures, and start without this package.
         await self._site.worker.step(partial(import_module, "spark_streams.server.web.exposition"))
         from spark_streams.server.web.exposition import Exposition
 
@@ -73,7 +73,7 @@ class Metrics(Pages):
         groups: Groups = {}
         counts: dict[tuple[str, type[Item]], int] = {}
         async for item in observation.everything():
-            if not (isinstance(item, ReaderInfo) and item.part):  # a reader of many partitions is one
+            if not (isinstance(item, ReaderInfo) and item.part):  # a reader of many partitions counts once
                 counts[item.door, type(item)] = counts.get((item.door, type(item)), 0) + 1
             if observation.shows(known, item):
                 join(groups, item)
@@ -97,11 +97,11 @@ def _readable(streams: list[Stream], known: Known) -> list[Stream]:
 
 
 TRIAL_S: Final = 1.0
-"""For so many seconds the outcome of one trial to write holds for all who ask: whoever may reach the page may ask."""
+"""Seconds for which the outcome of one trial to write holds for all who ask, as all who reach the page may ask."""
 
 
 class Health(Pages):
-    """The two answers."""
+    """The pages ``/healthz`` and ``/readyz``."""
 
     _trial: asyncio.Future[bool] | None = None
     _tried_s = 0.0
@@ -118,7 +118,7 @@ class Health(Pages):
         now_s = self._site.loop.time()
         if self._trial is None or (self._trial.done() and now_s - self._tried_s >= TRIAL_S):
             self._trial, self._tried_s = asyncio.ensure_future(self._site.changes.step(self._writable)), now_s
-        if not await asyncio.shield(self._trial):  # a client that goes must not cancel it for the others
+        if not await asyncio.shield(self._trial):  # a client that leaves must not cancel it for the others
             missing.append("the log's folder cannot be written: is its disk full?")
         if missing:
             return PlainTextResponse("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)

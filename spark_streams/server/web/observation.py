@@ -1,7 +1,7 @@
-"""The part of the doors' clients that a user may see: connections, readers, writers, and groups with stored offsets.
+"""The doors' clients, as far as a user may see them: connections, readers, writers, and groups with stored offsets.
 
-The doors are asked when a page is, and walked in steps, so that thousands of links keep nobody waiting. A page keeps
-only the rows that it shows.
+The doors are asked only when a page is requested, and walked in steps, so that thousands of links keep nobody waiting.
+A page keeps only the rows that it shows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from spark_streams.server.web.site import Pages, Paging, Site
 STEP_ITEMS: Final = 256
 """Items that are walked before others have their turn: a fraction of a millisecond."""
 OF_A_STREAM: Final = 10
-"""Readers, writers and groups that the page of a stream has; the others are on the pages of all."""
+"""The most readers, writers and groups on the page of a stream; the others are on the pages of all clients."""
 KINDS: Final = {"connections": ConnectionInfo, "readers": ReaderInfo, "writers": WriterInfo}
 _MOST_PEERS: Final = 3
 
 
 @dataclass
 class Group:
-    """A consumer group's place in one partition, or one reader's that the log keeps an offset for.
+    """A consumer group in one partition, or one reader there that the log keeps an offset for.
 
     Args:
         door: the door's name.
@@ -38,7 +38,7 @@ class Group:
         owner: the user that it belongs to; empty for a group of everybody.
         stream: the stream's name.
         partition: the partition's identifier; empty for members that wait for one.
-        kind: what the door calls it.
+        kind: the door's word for it.
         next_offset: its position: the stored offset if there is one, else its reader's; None where that is not known.
         epoch: its last epoch, or None.
         members: how many readers are connected.
@@ -67,7 +67,7 @@ class Group:
             self.epoch = max(reader.epoch, self.epoch or 0)
 
     def keep(self, stored: StoredOffset) -> None:
-        """Add a stored offset; call it after all members are added: it counts instead of theirs."""
+        """Add a stored offset, which replaces the members' position; call it after all members are added."""
         if stored.next_offset is not None:
             self.next_offset = stored.next_offset
         if stored.epoch is not None:
@@ -79,7 +79,7 @@ Groups = dict[tuple[str, str, str, str, str], Group]
 
 
 def group_of(groups: Groups, item: ReaderInfo | StoredOffset) -> Group | None:
-    """Return the group of a reader or an offset, a new one if need be; None for a reader that is in none."""
+    """Return the group of a reader or an offset, a new one if need be; None for a reader that is in no group."""
     if item.group is None:
         return None
     key = (item.door, item.group, item.owner, item.stream, item.partition)
@@ -87,7 +87,7 @@ def group_of(groups: Groups, item: ReaderInfo | StoredOffset) -> Group | None:
 
 
 def join(groups: Groups, item: Item) -> None:
-    """Add a reader to its group; other items, and readers that are in none, change nothing."""
+    """Add a reader to its group; other items, and readers that are in no group, change nothing."""
     if isinstance(item, ReaderInfo) and (group := group_of(groups, item)) is not None:
         group.join(item)
 
@@ -98,7 +98,7 @@ class Seen:
 
     Args:
         of: the reader or the group.
-        behind: how many events it has before it, or None.
+        behind: how many events it has still to read; None if that is not known.
     """
 
     of: Any
@@ -139,7 +139,7 @@ class Observation:
                 yield item
 
     def shows(self, known: Known, item: Item) -> bool:
-        """Return whether a user may see an item: an own one, or one of a stream that a monitor may read."""
+        """Return whether a user may see an item: the user's own, or, for a monitor, one of a stream it may read."""
         if not self._site.sees_all(known):
             return item.user == known.user and not known.by_token
         return isinstance(item, ConnectionInfo) or known.allows("read", item.stream)
@@ -254,7 +254,7 @@ class Clients(Pages):
         wanted = Paging(request, _ALL, size)
         counts, rows = await observation.rows(known, stream, show, wanted.first, wanted.end)
         paging = Paging(request, counts[show], size)
-        if paging.page != wanted.page:  # it has fewer pages
+        if paging.page != wanted.page:  # the table has fewer pages
             counts, rows = await observation.rows(known, stream, show, paging.first, paging.end)
         return self._site.page(
             request, "connections", known=known, rows=rows, paging=paging, show=show, counts=counts, stream=stream,

@@ -1,7 +1,7 @@
 """The page that publishes one event: the meaning of its form, the partition that it goes to, and the outcome.
 
 The event is stored as the doors store theirs: encoded as a sink encodes a row, in the partition of its key, and as
-durable as the log's ``fsync`` says. A fault is shown beside the form, which keeps what was typed.
+durably as the log's ``fsync`` says. A fault is shown beside the form, which keeps what was typed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
 from spark_streams.wire.feed.strict_json import check_json
 
 _MOST_SPLITS: Final = 5
-"""How often an event is routed again at most, as partitions are split."""
+"""How many times, at most, an event is routed again because its partition was split."""
 _MOST_TYPED: Final = 256 << 10
-"""Characters of a form that the page repeats with a fault."""
+"""The most characters of a form that the page repeats with a fault."""
 _MOST_PROPERTIES: Final = 64 << 10
-"""Characters of application properties; no page shows the fields of a longer section."""
+"""The most characters of application properties; no page shows the fields of a longer section."""
 _GO_BACK: Final = "Go back in the browser: it still has what was typed."
 _PROPERTIES: Final = pa.struct([PROPERTIES_TYPE.field(name) for name in ("subject", "content_type")])
 _TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
@@ -91,7 +91,7 @@ class Publish(Pages):
         )
 
     def _again(self, request: Request, stream: Stream, given: Mapping[str, str], fault: str) -> Response:
-        """Return the form with what was typed, unless that is so long that a page of it would delay all others."""
+        """Return the form with what was typed, unless that is so long that a page with it would delay all others."""
         if sum(map(len, given.values())) <= _MOST_TYPED:
             return self._form(request, stream, given, fault)
         return self._form(request, stream, {}, f"{fault}\n{_GO_BACK}")
@@ -149,7 +149,7 @@ class Event:
     """
 
     def __init__(self, form: Mapping[str, str]) -> None:
-        value = form.get("value", "").replace("\r\n", "\n")  # a form sends every newline so (HTML, 4.10.21)
+        value = form.get("value", "").replace("\r\n", "\n")  # a form sends every newline as CRLF (HTML, 4.10.21)
         content_type, subject = form.get("content_type", "").strip(), form.get("subject", "")
         self.key = form.get("key") or None
         columns: dict[str, Any] = {"value": pa.array([value.encode()], pa.binary())}
@@ -189,7 +189,7 @@ def read_properties(text: str) -> list[tuple[str, str]]:
     """Return application properties from lines ``name=value``; blank lines do not count.
 
     Raises:
-        ValueError: they are too long; a line is no property, or repeats a name; the text names the line.
+        ValueError: they are too long, or a line is no property or repeats a name; the message names the line.
     """
     if len(text) > _MOST_PROPERTIES:
         raise ValueError(

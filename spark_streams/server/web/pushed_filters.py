@@ -1,4 +1,4 @@
-"""Shows the part of a filter that each protocol's peer would check: this log, for a query with default options."""
+"""Shows the part of a filter that this log, as each protocol's peer, would check for a query with default options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pushed:
         title: the format that reads it, and what else it depends on.
         phrases: the parts that the peer is asked to check; empty for nothing.
         remains: the filter that the reader checks on the events that come; None for nothing.
-        fault: why such events cannot be filtered so at all; empty when they can.
+        fault: why the format cannot use this filter at all; empty when it can.
     """
 
     title: str

@@ -36,11 +36,11 @@ class Session:
 
 
 class Sessions:
-    """All sign-ins, in the memory of this process: its end ends them.
+    """All sign-ins, in the memory of this process: they end with it.
 
     Args:
-        duration_ms: how long one lasts.
-        most: how many there are at most; a further one ends the oldest of the user that has most.
+        duration_ms: how long a sign-in lasts.
+        most: the most sign-ins; a further one ends the oldest of the user with the most.
         clock: returns seconds, monotonic.
     """
 

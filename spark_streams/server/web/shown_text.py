@@ -1,11 +1,11 @@
 """Prepares text of events for pages: invisible characters become visible, and JSON is laid out on lines.
 
 A browser shows nothing for a NUL, and applies bidirectional controls: a text could then look like another one (Unicode
-TR 36, "Trojan Source"). Templates escape markup; this is about characters.
+TR 36, "Trojan Source"). Templates escape markup; this module is about characters.
 
-JSON is not read into values for that: numbers keep their digits, members their order, all of them. The beginning of a
-long document can be laid out too. Hostile documents stay small: a value that is nested deeper than ``MOST_LEVELS``
-stays on one line.
+JSON is laid out without being read into values: numbers keep their digits, and all members stay, in their order. The
+beginning of a long document can be laid out too. Hostile documents stay small: a value that is nested deeper than
+``MOST_LEVELS`` stays on one line.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-"""Controls but tab and newline, formats, separators of lines, surrogates, and letters without ink; the two joiners
-stay, because scripts and emoji need them."""
+"""Controls except tab and newline, format characters, line separators, surrogates, and letters without ink; the two
+joiners stay, because scripts and emoji need them."""
 _ON_ONE_LINE: Final = str.maketrans({"\n": "\u21b5", "\t": "\u21e5"})
-"""The arrows that keyboards have for the two."""
+"""Newline and tab to the arrows that keyboards have for them."""
 MOST_LEVELS: Final = 12
 _INDENT: Final = "  "
 _TOKEN: Final = re.compile(
@@ -48,10 +48,10 @@ def one_visible_line(text: str, most: int | None = None) -> str:
 
 
 def text_of(content: bytes, *, cut: bool = False) -> str | None:
-    """Return bytes as the text that they are; None when they are none.
+    """Return the text that bytes encode; None when they are no text.
 
     Args:
-        content: UTF-8, perhaps.
+        content: the bytes, UTF-8 if they are text.
         cut: whether more bytes follow: a character that is cut off at the end is left out.
     """
     for missing in range(4 if cut else 1):
@@ -74,7 +74,8 @@ def json_layout(text: str, *, cut: bool = False) -> str | None:
 
     Args:
         text: the document.
-        cut: whether it is only the beginning of one: then its syntax is checked roughly, and its end is shown as it is.
+        cut: whether the text is only the beginning of a document: its syntax is then checked roughly, and its end is
+            shown as it is.
     """
     if text.lstrip(" \t\r\n")[:1] not in ("{", "["):
         return None

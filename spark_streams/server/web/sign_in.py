@@ -1,4 +1,4 @@
-"""The page that signs users in, with a user of the log or a token, and out."""
+"""The page where people sign in, as a user of the log or with a token, and sign out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SignIn(Pages):
         await self._site.form(request)
         self._site.sessions.end(self._site.session_token(request))
         answer = self._site.go(SIGN_IN, notice="signed-out")
-        # Browsers take no ``__Host-`` cookie without Secure, not even one that ends it (RFC 6265bis, 5.7).
+        # Browsers take no ``__Host-`` cookie without Secure, not even one that removes it (RFC 6265bis, 5.7).
         self._set_cookie(request, answer, "", max_age=0)
         return answer
 

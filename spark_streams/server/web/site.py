@@ -44,7 +44,7 @@ LITTLE_BYTES: Final = 16 << 10
 """A longer form is read in the thread."""
 _NOTICE: Final = "notice"
 _KEPT_ARGUMENTS: Final = ("search", "show", "stream")
-"""What the addresses of further pages of a table keep of that of the first one."""
+"""The arguments of a page's address that the addresses of the table's further pages keep."""
 
 
 class SignInNeeded(Exception):
@@ -97,7 +97,7 @@ class Site:
         """Return the user: the one who signed in, or whom the header ``Authorization`` names.
 
         Raises:
-            SignInNeeded: it is no known user.
+            SignInNeeded: the request belongs to no sign-in of a user that is let in.
             HttpError: 401, the header names no known user.
         """
         if not self.config.signs_in or "authorization" in request.headers:
@@ -142,7 +142,7 @@ class Site:
         return there[name]
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form that strangers can send, too: it must be short; else as ``long_form``."""
+        """Return the fields of a form that strangers can send, too, and that must be short; see ``long_form``."""
         async with self.long_form(request, LITTLE_BYTES) as fields:
             return fields
 
@@ -152,11 +152,11 @@ class Site:
 
         Args:
             request: the request.
-            most: the bytes that it may have; None: ``max_body_bytes``.
+            most: the most bytes that it may have; None: ``max_body_bytes``.
 
         Raises:
-            HttpError: 403, it lacks our CSRF token; 413, it is too long; 503, there are too many; 400, it is
-                none.
+            HttpError: 403 when it lacks our CSRF token; 413 when it is too long; 503 when there are too many; 400 when
+                it is no form.
         """
         async with self.bodies.received(request, most) as parts:
             steps = _fields(b"".join(parts))
@@ -233,7 +233,7 @@ class Pages(ABC):
 
 
 class Paging:
-    """Which rows of a table a page has.
+    """The rows of a table that one page has.
 
     Args:
         request: its argument ``page`` counts from 1.
@@ -263,8 +263,8 @@ NOTICES: Final[Mapping[str, str]] = {
     "published": "The event was published.",
     "signed-out": "You signed out.",
 }
-"""The notices of a page once a form has done its work, by a name in the address: no address makes it show anything
-else."""
+"""The notices that a page shows once a form has done its work, by their names in the address: no address makes a page
+show anything else."""
 
 
 def _fields(body: bytes) -> Generator[None, None, dict[str, str]]:
@@ -283,7 +283,7 @@ def _unquoted(text: str) -> Generator[None, None, str]:
     parts, at = [], 0
     while at < len(text):
         end = at + _STEP_CHARACTERS
-        end = max(0, text.rfind("%", end - 2, end)) or end  # an escape that is cut goes to the next step
+        end = max(0, text.rfind("%", end - 2, end)) or end  # an escape that would be cut goes to the next step
         parts.append(unquote_to_bytes(text[at:end].replace("+", " ")))
         at = end
         yield

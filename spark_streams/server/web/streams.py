@@ -1,4 +1,4 @@
-"""The pages of streams: all of them, one of them with its partitions, and what creates and deletes one."""
+"""The pages of streams: all of them, one of them with its partitions, and the forms that create and delete one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spark_streams.server.web.summaries import StreamSummary, summaries_of, summ
 _SHOWN_SETTINGS: Final = (
     "timestamp_type", "segment_max_bytes", "segment_max_age_ms", "retention_max_bytes", "retention_max_age_ms",
 )  # fmt: skip
-"""The settings that the form has; the others are rare, and for the command line."""
+"""The settings that the form has; the others are rare, and left to the command line."""
 
 
 class Streams(Pages):

@@ -1,7 +1,7 @@
 """Sums up streams and partitions for the pages: events, bytes, offsets and times.
 
-The sum of a stream takes its partitions' numbers from memory. Times are read from the disk, a batch's header or, where
-producers give the times, one batch; so they are made for the partitions of one page, in a thread.
+The sum of a stream takes its partitions' numbers from memory. Times are read from the disk (a batch's header or, where
+producers give the times, one batch), so they are read only for the partitions of one page, in a thread.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class StreamSummary:
         partitions: how many there are, closed ones too.
         events: retained events; an offset that holds none, as after a compaction, is counted too.
         bytes: bytes that the segments hold.
-        created_ms: when it was created; None of one that may not be read.
-        offsets: the first retained offset, and 1 + the last one, of a stream of one partition; None of others.
+        created_ms: when it was created; None for a stream that the user may not read.
+        offsets: the first retained offset, and 1 + the last one, of a stream of one partition; None for others.
         first_ms: the earliest of the times of its partitions' first events; None where there is none, or where there
             are more partitions than ``MOST_TIMED``.
         last_ms: the latest of the times of their last events, likewise.
-        readable: whether the user may read it; the numbers of one that may not be read are 0.
+        readable: whether the user may read it; if not, its numbers are 0.
         writable: whether the user may publish to it.
         configurable: whether the user may delete it.
     """

@@ -56,7 +56,7 @@ class FetchPool:
         self._fetching = 0
         self._due: list[tuple[float, int, Fetcher]] = []
         self._turns: dict[Fetcher, int] = {}
-        """Each fetcher to the number of its entry in ``_due`` that counts; -1 during its turn, -2 if woken then."""
+        """The number of each fetcher's valid entry in ``_due``; -1 during its turn, -2 if it is woken in it."""
         self._numbers = count()
         self._stopped = False
 
@@ -77,7 +77,7 @@ class FetchPool:
                 self._schedule(fetcher, 0.0)
 
     def stop(self) -> None:
-        """End the threads once no fetcher is due; each of them has to be woken and has to end."""
+        """End the threads once no fetcher is due; each fetcher has to be woken, and has to end."""
         with self._lock:
             self._stopped = True
             self._next.notify_all()
@@ -93,7 +93,7 @@ class FetchPool:
             yield
         finally:
             with self._lock:
-                self._fetching += 1  # perhaps one too many: others have begun, and their turns end
+                self._fetching += 1  # perhaps above the limit: others have begun meanwhile, and their turns end
 
     # --- with the lock held
 
@@ -105,7 +105,7 @@ class FetchPool:
         self._staff()
 
     def _staff(self) -> None:
-        """Let a thread watch for the next fetcher that is due, if there may be one more that fetches."""
+        """Let a thread watch for the next fetcher that is due, if the limit allows one more to fetch."""
         if self._watched or not self._due or self._fetching >= MAX_FETCHES:
             return
         if self._waiting:
@@ -121,7 +121,7 @@ class FetchPool:
                 heappop(self._due)  # it was woken in the meantime
             if self._watched or self._fetching >= MAX_FETCHES or not self._due:
                 if self._stopped and not self._due:
-                    self._others.notify()  # each of them ends so
+                    self._others.notify()  # so each of them ends
                     return None
                 if not self._others.wait(IDLE_S) and (self._watched or not self._due):
                     return None

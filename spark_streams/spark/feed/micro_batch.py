@@ -94,7 +94,7 @@ class FeedBatches:
                 if position == LATEST:
                     cursors[partition.id] = last = self._client.latest(partition.id)
                     if fixed is not None:
-                        # This cursor may lie behind the end that was fixed before: then the query reads nothing.
+                        # This cursor may lie after the end that was fixed before: then the query reads nothing.
                         fixed = {**fixed, partition.id: (*fixed.get(partition.id, ()), last)}
                 elif isinstance(position, After):
                     cursors[partition.id] = position.offset
@@ -116,8 +116,8 @@ class FeedBatches:
     def fix_end(self) -> None:
         """Fix the end for Trigger.AvailableNow: the query reads the events that are there now, and no later ones.
 
-        With a filter the next call fixes the end, since only the checkpoint has the pushed part of the filter, to which
-        the cursors belong.
+        With a filter the next call of ``initial`` or ``next_end`` fixes the end, since only the checkpoint has the
+        pushed part of the filter, to which the cursors belong.
         """
         self._state = replace(self._state, fixes=True)
         if self._options.filter is None:
@@ -325,7 +325,7 @@ class FeedBatches:
         return lineage
 
     def _reopened(self, begin: FeedOffset) -> FeedOffset:
-        """Return ``begin``, with finished partitions that are open again at their beginning: the feed was recreated.
+        """Return ``begin``, with finished partitions that are open again set to the beginning: the feed was recreated.
 
         A feed never opens a closed partition again (P-04), so these are other partitions, and unread.
 

@@ -2,8 +2,9 @@
 
 It requests page after page from its cursor on. At the current end of the partition it asks again after the poll
 interval, or waits in a long response (``stream``) for events if the feed offers that. Where the feed's list of
-partitions tells their ends, one request for it tells which of thousands have more, and the others rest. It stops
-reading ahead when enough events or bytes wait, also in the middle of a response. A running query fetches nothing twice.
+partitions has their end cursors, one request for the list shows which of thousands have more, and the others rest. It
+stops reading ahead when enough events or bytes wait, also in the middle of a response. A running query fetches nothing
+twice.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MOVING_S: Final = 0.1
 LONG_POLL_MS: Final = 20_000
 """Milliseconds that a response may wait for events; gateways cut responses of more than about half a minute."""
 REST_S: Final = 30.0
-"""Seconds until the next request of a partition that is read to the end that the feed told; sooner if it tells more."""
+"""Seconds until the next request for a partition that is read to the end cursor of the list; sooner if that changes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -136,7 +137,7 @@ class PageFetcher:
             self._told_end = cursor
             has_more = self._rests and cursor != self.cursor
             if has_more:
-                self._rests = self.idle = False  # the planner waits for what there is
+                self._rests = self.idle = False  # so that the planner waits for the new events
         if has_more:
             self.pool.wake(self)
 
@@ -270,7 +271,7 @@ class PageFetcher:
                         break
                     self._wait_for_room(fetches=waits is None)
         finally:
-            # The next response's checkpoints do not cover the lines that none of this response covers.
+            # Checkpoints of the next response do not cover lines that no checkpoint of this response covers.
             self.writer.drop_uncovered()
             if self.begins_at is not None:
                 self.begins_at.drop_uncovered()
@@ -316,7 +317,7 @@ class PageFetcher:
         Only bytes count here: a page has an end, and the feed may not wait long before it sends the rest.
 
         Args:
-            fetches: whether it counts among those that fetch.
+            fetches: whether this fetcher counts among those that fetch.
         """
         with self._changed:
             if self._has_room(events=False):

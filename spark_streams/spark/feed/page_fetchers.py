@@ -17,7 +17,7 @@ GATHER_S: Final = 0.25
 BULK_S: Final = 10.0
 """The same where nobody waits for new events: Spark's work for a micro-batch costs as much as some 100,000 events."""
 _LOOKING: Final = 0.2
-"""The share of its time that a waiting planner looks at fetchers: there may be thousands, and those fetch meanwhile."""
+"""The share of its time in which a waiting planner looks at fetchers: there may be thousands, which fetch meanwhile."""
 
 
 @dataclass
@@ -62,8 +62,8 @@ class PageFetchers:
     def gather(self, limit: int | None, *, timeout_s: float | None) -> None:
         """Wait for the first events, and then ``GATHER_S`` for fetchers that are still fetching.
 
-        Without a deadline nobody waits for new events, so it is ``BULK_S``, until half of what is read ahead is there:
-        the fetchers fetch the other half while the micro-batch runs.
+        Without a deadline nobody waits for new events, so this waits ``BULK_S``, or until half of the read-ahead
+        bytes are there: the fetchers fetch the other half while the micro-batch runs.
 
         Args:
             limit: number of events that is enough; None for no limit.

@@ -1,4 +1,4 @@
-"""A file of the spool: the events of a partition as columns, and behind them where its blocks and checkpoints are.
+"""A file of the spool: the events of a partition as columns, followed by an index of its blocks and checkpoints.
 
 ::
 
@@ -33,7 +33,7 @@ _MAGIC: Final = b"\x00events1"
 
 
 class Checkpoints(NamedTuple):
-    """Checkpoints of a file, in order: the bytes of its lines and the events up to each, and its cursor."""
+    """Checkpoints of a file, in order: for each, the bytes of lines and the events up to it, and its cursor."""
 
     ends: npt.NDArray[np.int64]
     events: npt.NDArray[np.int64]
@@ -135,7 +135,7 @@ class PageFile:
         self.events += len(values)
 
     def finish(self, checkpoints: Checkpoints | None) -> None:
-        """Close the file, so that tasks can read it; without checkpoints nobody will.
+        """Close the file, so that tasks can read it; without checkpoints no task will.
 
         Raises:
             SpoolLost: it cannot be finished.

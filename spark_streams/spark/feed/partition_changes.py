@@ -21,7 +21,7 @@ class PartitionChanges:
     Args:
         reading: partitions that the query reads, to the cursor after which planning continues.
         begins: the new partitions among them, to the cursor after which they start.
-        leaving: partitions that others replaced; the others start where these are planned to.
+        leaving: partitions that others replaced; the others start at the cursors up to which these are planned.
         gone: partitions that left the feed, and that no other partition replaced.
         ancestors: partitions that left earlier, to their cursors, oldest first.
         searching: partitions without a first matching event so far, as in ``FeedOffset``; a new partition is among them
@@ -42,7 +42,7 @@ def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Co
     Args:
         begin: the end of the previous micro-batch.
         discovery: the feed's partitions now.
-        ordered: whether a partition that starts after another one waits until an earlier micro-batch has finished that.
+        ordered: whether a partition that starts after another waits until an earlier micro-batch finished the other.
         drained: partitions whose fetched events are all planned; others can take over only the cursors of these.
     """
     unlisted = frozenset(begin.cursors) - {p.id for p in discovery.partitions}
@@ -60,7 +60,7 @@ def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Co
         if parents:
             if not all(p in drained for p in parents):
                 continue
-            # The nearest parent is the one that came last: its descendants took its cursor later.
+            # The nearest parent is the last one in the cursors: a partition is added after its own parent.
             nearest = max(parents, key=list(begin.cursors).index)
             begins[partition.id] = begin.cursors[nearest]
             parent = nearest

@@ -22,13 +22,13 @@ class FeedState:
     Args:
         run: id of this run of the query.
         planned_at: seconds, monotonic: when the last micro-batch was planned, or the query started.
-        looked_at: when pages were last taken from the fetchers, though nothing may have come of it.
+        looked_at: when pages were last taken from the fetchers, even if no micro-batch came of it.
         looks: whether a task is yet to look for the names in the filter.
         initial: the JSON of where a new query starts; None until it is resolved.
         start: the JSON of where the last planned micro-batch starts; None before the first one.
-        end: where that ends.
+        end: where the last planned micro-batch ends.
         fixed: partition id to the cursors at which Trigger.AvailableNow stops; None for other triggers.
-        fixes: whether the next call fixes them, as the filters that the feed checks are known then.
+        fixes: whether the next call determines ``fixed``, as the filters that the feed checks are known by then.
         told: the list of partitions whose ends the fetchers were told.
     """
 

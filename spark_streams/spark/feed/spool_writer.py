@@ -96,7 +96,7 @@ class SpoolWriter:
         return True
 
     def drop_uncovered(self) -> None:
-        """Drop the events that no checkpoint of a response covers, as the next response's checkpoints do not."""
+        """Drop the events that no checkpoint of a response covers, as those of the next one do not cover them."""
         with self._writing:
             self._forget_held()
             if self._uncovered:

@@ -33,8 +33,8 @@ class FeedTask:
         pages: events of the spool, in order; empty when the task reads the feed itself.
         spool: location and id of the spool.
         fetch: the range to read from the feed itself, or None.
-        dialect: the feed's dialect then.
-        pushed: names and values of the filters that the feed checks then, besides the user's own.
+        dialect: the feed's dialect, for ``fetch``.
+        pushed: for ``fetch``, names and values of the filters that the feed checks, besides the user's own.
         start: condition of the first event that a fetch returns; None for all events.
         residual: the part of the query's filter that the task checks on the rows; None for nothing.
         looks: whether the task warns if none of its events has what the residual names: one task of a query does.

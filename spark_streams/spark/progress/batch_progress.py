@@ -24,7 +24,7 @@ MAX_SHOWN: Final = 10
 """Most partitions whose lag a line shows, those furthest behind; at DEBUG another line has all of them."""
 
 NOT_COUNTED: Final[Mapping[str, int | None]] = {"": None}
-"""The events of a batch whose partitions are not known: its start is not, or another run has planned it."""
+"""The events of a batch whose partitions are not known: its start is unknown, or another run has planned it."""
 
 _Lag = Mapping[str, int | None]
 
@@ -115,7 +115,7 @@ class BatchProgress:
         if all(number == 0 for number in events.values()):
             return
         left = lag()
-        words = f", lag {shown(left)}" if left else ""  # of a feed that another run has spooled nothing is known yet
+        words = f", lag {shown(left)}" if left else ""  # nothing is known yet of a feed that another run has spooled
         _log.info("%s: batch of %s%s%s", self._label, self._amount(events), words, self._before)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s: %s", self._label, json.dumps(self.report(left)))

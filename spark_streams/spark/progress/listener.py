@@ -157,7 +157,7 @@ class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
     Args:
         receivers: each is also called with each batch's progress, in one of Spark's threads: functions,
             ``PrometheusMetrics``, ``OpenTelemetryMetrics``. One that has methods ``query_idle(query, timestamp)`` and
-            ``query_ended(query)`` is told when a query that had a batch finds nothing new, some seconds long, and when
+            ``query_ended(query)`` is told when a query that had a batch finds nothing new for some seconds, and when
             it ends. The listener logs their exceptions.
     """
 

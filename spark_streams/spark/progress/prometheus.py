@@ -25,7 +25,7 @@ class PrometheusMetrics(RunningQueries):
     """Shows the figures of all queries to Prometheus: a receiver of ``StreamProgressListener``.
 
     It registers itself; ``prometheus_client.start_http_server`` is one way to serve the registry. The lag of thousands
-    of partitions is put into words at a scrape, and costs a batch nothing. The gauges of a query go when it ends; its
+    of partitions is formatted at a scrape, and costs a batch nothing. The gauges of a query go when it ends; its
     counters stay while it is among the last 100 that ended. Thread-safe.
 
     Args:
@@ -33,7 +33,7 @@ class PrometheusMetrics(RunningQueries):
 
     Raises:
         PackageMissing: prometheus-client is not installed.
-        ValueError: the registry has another one of these.
+        ValueError: the registry has another ``PrometheusMetrics``.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

@@ -14,7 +14,7 @@ Spark                       ours
 ``NOT`` of one of these     the opposite; of ``<=>``: IS NULL OR the opposite
 ==========================  ============================================================================
 
-Spark evaluates every filter itself that is not in the table: filters on other columns, with literals of another type,
+Spark itself evaluates every filter that is not in the table: filters on other columns, with literals of another type,
 with null among the values (Z-7), with lists longer than the language takes, or with text that cannot be UTF-8. Spark
 does not check the filters that we take, so a translation is true for exactly the rows for which the filter is true.
 

@@ -40,7 +40,7 @@ class UnseenNames:
 
     Args:
         stream: the stream's name.
-        expression: the filter; None for none.
+        expression: the filter; None if there is none.
         feed: whether the events are those of a feed, whose properties are members of JSON objects.
     """
 

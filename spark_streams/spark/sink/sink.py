@@ -74,7 +74,7 @@ class Sink(Protocol):
     repeats_of_batch: ClassVar[str]
     """The end of a sentence about rows that a batch write sends again, after "What is written again"."""
     repeats_of_stream: ClassVar[str]
-    """The same for a stream."""
+    """The end of the same sentence for a stream."""
 
     @property
     def label(self) -> str:

@@ -99,7 +99,7 @@ class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
         ended_at: when the peer had accepted the last row, in seconds since the epoch.
         query: the query that wrote, by its name or its id; None where Spark does not tell, or it is no query.
         batch: number of the query's micro-batch, as text; None likewise.
-        retries: how often the task had to try something again.
+        retries: how many times the task had to try something again.
     """
 
     partition: int

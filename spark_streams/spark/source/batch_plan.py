@@ -81,7 +81,7 @@ def _stop(wanted: Position, partition: str, newest: After, driver: Driver) -> At
 
 
 def _tell_odd_ends(who: str, option: str, asked: list[tuple[Asked, Asked]]) -> None:
-    """Log a warning about ends that are likely not meant: beside all events, or before the start in each partition."""
+    """Log a warning about ends that are likely not meant: outside all events, or before the start in each partition."""
     if not warn_of_times(who, option, [stop for _, stop in asked], end=True) and asked:
         start, stop = asked[0]
         if all(_reversed(*each) for each in asked):

@@ -82,7 +82,7 @@ def retained_spans(
             last = bounds.latest or ""
         if bounds.earliest is not None and bounds.earliest <= last and span_start(first, After(last)) == first:
             # If events are removed before a task reads, a definite first event reveals it, and EARLIEST does not. Where
-            # they are gone already, the task begins behind them, as it would tell the same loss again.
+            # they are gone already, the task begins after them; otherwise it would report the same loss again.
             spans[p] = (max(first, beginning(bounds), key=order) if first == EARLIEST or gone else first, last)
         elif gone is None:
             gone = "its events were removed"
@@ -166,8 +166,8 @@ def differing(
 def differing_at_rest(driver: Driver, checkpoint: Checkpoint, incarnation: str | None) -> list[DataLoss]:
     """Return what ``differing`` does of all partitions, for a query that is started again and has nothing to read yet.
 
-    A log that was created again with as many events as there were looks like one without new ones. One partition is
-    asked first, as logs of many partitions are, too, at rest mostly.
+    A log that was created again with as many events as before looks like one without new events. One partition is asked
+    about first, to spare a log that is merely at rest the requests about all of its partitions.
     """
     sample = sorted(checkpoint.log_identity)[:1]
     if not differing(driver, checkpoint, sample, incarnation):

@@ -32,7 +32,7 @@ class PlanState:
         fixed: the log, at whose end Trigger.AvailableNow stops; None for other triggers.
         left_out: positions of partitions that an end without a start lacks.
         too_few: the spans for which the next batch waits for more events; None if it does not wait.
-        waited: how often in a row a partition got nothing although it had events.
+        waited: how many times in a row a partition got nothing although it had events.
         compared: whether the log's identities were compared since the query was started.
         looked: whether messages were searched for the names in the filter.
     """

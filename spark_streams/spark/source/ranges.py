@@ -123,7 +123,7 @@ def resolve_starts(description: StreamDescription, driver: Driver, policy: LossP
     """Return where reading of each partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` if it is empty.
 
     A partition without events starts at its end, whatever the options say of timestamps and expressions. A warning
-    tells of times that are likely not meant so.
+    reports times that were likely meant otherwise.
 
     Raises:
         OptionError: a timestamp is later than every event, and the options do not let it mean the end of the log; or no

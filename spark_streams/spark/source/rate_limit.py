@@ -40,8 +40,8 @@ class RateLimit:
         Args:
             spans: what is unread.
             limit: total number of events, at least 1; None for no limit.
-            waited: how often in a row a partition got nothing, as in ``PlanState``.
-            least: minimum number of events; None for none.
+            waited: how many times in a row a partition got nothing, as in ``PlanState``.
+            least: minimum number of events; None if there is none.
 
         Raises:
             SparkStreamsError: the request for the number of events, or a walk for the limit, failed.

@@ -285,7 +285,7 @@ class RefusedStreamReader(StreamReader):
     def stop(self) -> None:
         """Do nothing: nothing was begun."""
 
-    # Spark reads off the arguments of latestOffset that this is a reader with admission control.
+    # The arguments of latestOffset show Spark that this is a reader with admission control.
     initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = reportLatestOffset = _refuse
     latestOffset = partitions = read = commit = _refuse  # type: ignore[assignment]
 

@@ -50,13 +50,13 @@ MAX_DEPTH: Final = 32
 MAX_EMPTY_ITEMS: Final = 255
 """The most items without data (nulls, true, zeros) of one array, because they cost the sender no byte."""
 STEP_BYTES: Final = 4_096
-"""About as many bytes are checked in a step, which takes a millisecond or two."""
+"""About how many bytes are checked in a step, which takes a millisecond or two."""
 LONG_BYTES: Final = 1 << 20
 """A text of more bytes is checked in steps, and a message of more is read by itself."""
 
 T = TypeVar("T")
 Raw = bytes | memoryview
-"""Encoded bytes; of a ``memoryview``, only those are copied that a value keeps."""
+"""Encoded bytes; of a ``memoryview``, only the bytes that a value keeps are copied."""
 
 
 def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[Any, int]:
@@ -287,4 +287,4 @@ _COMPOUND: Final = _MAPS | _ARRAYS | {0xC0, 0xD0}
 FORMAT_CODES: Final = frozenset(_FIXED) | frozenset(_VARIABLE) | _COMPOUND
 """Every format code of AMQP 1.0."""
 _CHECKED: Final = frozenset({0x56, 0x73})
-"""Those of a fixed width that not all bytes are a value of."""
+"""The format codes of fixed width for which some bytes are no value."""

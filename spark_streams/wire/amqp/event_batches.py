@@ -94,7 +94,7 @@ def _data(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _alike(raw: bytes, at: int) -> tuple[Positions, Positions, int]:
-    """Return the first events of a batch if they have one size, as nearly always, and the place behind them."""
+    """Return the first events of a batch if they have one size, as nearly always, and the place after them."""
     none = np.zeros(0, np.int64)
     if raw[at : at + 3] != _DATA_SECTION:
         return none, none, at

@@ -173,7 +173,7 @@ def with_group_keys(block: MessageBlock) -> MessageBlock:
         try:
             section, after = _one(raw, PARTITION_KEY, _GROUP, (), b"")
         except RemoteProtocolError:
-            continue  # it is found to be malformed as it is read
+            continue  # the message is found to be malformed when it is read
         head_starts[row] = heads.size + len(extra)
         extra += section
         head_ends[row] = heads.size + len(extra)
@@ -254,7 +254,7 @@ def outgoing_pieces(
 
 
 def _assigned(offsets: Positions, timestamps: Positions) -> tuple[NDArray[np.uint8], Positions, Positions]:
-    """Return the annotations that the log gives events, each behind room for the section's head; and their places."""
+    """Return the annotations that the log gives events, each after room for the section's head; and their places."""
     n = offsets.size
     starts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
     timed = timestamps != NO_TIMESTAMP

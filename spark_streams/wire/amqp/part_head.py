@@ -46,7 +46,7 @@ class PartHead(NamedTuple):
 
     @classmethod
     def of(cls, transfer: Performative) -> PartHead | None:
-        """Return the head of a part; None of a whole message, a last part, and what is encoded in an uncommon way.
+        """Return the head of a part; None for a whole message, a last part, and what is encoded in an uncommon way.
 
         Raises:
             RemoteProtocolError: a field has a wrong type.

@@ -137,7 +137,7 @@ def empty_frames(buffer: Readable, frames: Frames) -> Mask:
 
 
 def performative_code(frame: bytes | bytearray | memoryview) -> int | None:
-    """Return the number of a whole frame's performative; None of a frame without one that can be read."""
+    """Return the number of a whole frame's performative; None for a frame without one that can be read."""
     start = 4 * frame[4]
     if frame[5] != 0 or not _HEAD.size <= start < len(frame) or frame[start] != 0:
         return None
@@ -208,7 +208,7 @@ def encode_flow(channel: int, *numbers: int, drain: bool, all_fields: bool = Fal
     Args:
         channel: the channel.
         numbers: the first seven fields, from next-incoming-id to link-credit, or eight, with available.
-        drain: the field.
+        drain: the field of this name.
         all_fields: whether to write the null fields after it, too.
     """
     fields = b"".join([b"\x70" + _U32.pack(number) for number in numbers]) + b"\x40" * (8 - len(numbers))

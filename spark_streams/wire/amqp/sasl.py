@@ -12,7 +12,7 @@
 
 After outcome 0 both sides begin again with the header ``AMQP`` 0 1 0 0; the bytes after the layer are in ``leftover``.
 Mechanisms: PLAIN (RFC 4616), EXTERNAL (RFC 4422, appendix A; the identity comes from TLS), ANONYMOUS (RFC 4505), and
-Event Hubs' MSSBCBS, by which a server is known that takes tokens after this layer; it is ANONYMOUS by another name.
+Event Hubs' MSSBCBS, which shows that a server takes tokens after this layer; it is ANONYMOUS by another name.
 
 Spec: AMQP 1.0 part 5 §5.3 (SASL).
 """

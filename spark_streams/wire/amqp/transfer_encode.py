@@ -36,7 +36,7 @@ UNUSED_BYTES: Final = len(_UNUSED)
 HEAD_BYTES: Final = 33
 """Bytes of a frame before its payload, at most, without the last fields, if the message-format is 0."""
 FORMAT_BYTES: Final = 4
-"""Bytes more where the message-format may be another one."""
+"""More bytes of a frame where the message-format may be another one."""
 
 
 class Sender(NamedTuple):

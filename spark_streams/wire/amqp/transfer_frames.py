@@ -233,7 +233,7 @@ class _Layout(NamedTuple):
         settled: what the field says.
         size: bytes before the payload.
         message_format: what the field says.
-        text: these bytes, of the frame that the layout was taken of.
+        text: the bytes before the payload, in the frame from which the layout was read.
     """
 
     handle: _Number
@@ -311,9 +311,9 @@ _IGNORED_WIDTHS: Final = (
     {_NULL: 0, _FALSE: 0, _BOOLEAN: 1},  # aborted
     {_NULL: 0, _TRUE: 0, _FALSE: 0, _BOOLEAN: 1},  # batchable
 )
-"""Of the fields after the tag: the bytes after each format code that a usual transfer has there."""
+"""For each field after the tag, how many bytes follow each format code that a usual transfer has there."""
 _MOST_TAG_BYTES: Final = 32
-"""Of a delivery-tag (part 2 §2.8.7): with a longer one the bytes to compare would be as many in every frame."""
+"""The most bytes of a delivery-tag (part 2 §2.8.7) here: those of a longer one would be compared in every frame."""
 _FORMAT: Final = 3
 _SETTLED: Final = 4
 _BATCHABLE: Final = 10

@@ -132,7 +132,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Array:
-    """Values of one type behind one constructor.
+    """Values of one type after one constructor.
 
     Args:
         code: the elements' format code, such as 0xA3 for sym8.
@@ -151,7 +151,7 @@ class Array:
 class Pairs(list[tuple[Any, Any]]):
     """A map that no dict can hold: compound keys, or distinct keys that Python considers equal (ubyte 1 and true).
 
-    Nor does a dict hold uuids: a peer could choose any number with one hash, and each would be compared with all.
+    Uuids are not put into a dict either: a peer could choose many with one hash, and each would be compared with all.
     """
 
     @staticmethod

@@ -32,7 +32,7 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MISSING: Final = object()
 _LIST: Final = ord("[")
 _NUMBERS: Final = frozenset(b"-0123456789")
-"""How a number begins."""
+"""The bytes with which a number can begin."""
 
 
 def parse_pointer(pointer: str) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def _unread(event: bytes) -> msgspec.Raw:
 
 @lru_cache
 def _reader(path: tuple[str, ...]) -> Callable[[bytes], msgspec.Raw]:
-    """Return what reads the JSON at a path, which may be missing."""
+    """Return a function that reads the JSON at a path, which may be missing."""
     kind: Any = msgspec.Raw
     default: Any = NOTHING
     try:
@@ -212,7 +212,7 @@ def _of_text(text: str) -> int:
 
 
 def _floored(number: str) -> Decimal:
-    """Return milliseconds as whole microseconds, exactly; a number beyond any instant as another one beyond it."""
+    """Return milliseconds as whole microseconds, exactly; a number beyond any instant remains beyond any instant."""
     mantissa, _, exponent = number.lower().partition("e")
     # More digits of an exponent decide nothing, and Decimal does not read them.
     exact = Decimal(f"{mantissa}e{exponent[:1].strip('+0123456789')}{exponent.lstrip('+-0')[:17] or 0}")

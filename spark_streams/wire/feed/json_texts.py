@@ -1,4 +1,4 @@
-"""Columns of JSON texts: what each of them says, without a Python object for each where all are alike."""
+"""Columns of JSON texts: the value of each, without a Python object for each where all are alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JsonTexts:
         kinds: the first byte of the JSON, 0 where there is none.
         bounds: where each JSON begins in ``content``, and where the last one ends.
         content: all of them.
-        known: what some of them say, by their numbers, whatever their JSON; None for null.
+        known: the values of some texts by the texts' numbers, whatever their JSON; None for null.
     """
 
     texts: list[msgspec.Raw]
@@ -51,10 +51,10 @@ class JsonTexts:
         return cls(texts, kinds, bounds, content, {})
 
     def taken(self, rows: Positions, kind: pa.DataType) -> pa.Array:
-        """Return what some of them say, in order: a string's characters, null for null and nothing, others their JSON.
+        """Return some values, in order: a string's characters, null for null or no JSON, the JSON of all others.
 
         Args:
-            rows: their numbers, rising.
+            rows: the texts' numbers, rising.
             kind: binary or string.
         """
         kinds, offsets = self.kinds[rows], np.append(self.bounds[rows], self.bounds[-1])

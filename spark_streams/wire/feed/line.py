@@ -1,4 +1,4 @@
-"""The dialects of feeds, and one line of a feed at a time, by all of the rules; ``lines`` reads unusual lines so.
+"""The dialects of feeds, and one line of a feed at a time, by all of the rules; ``lines`` uses it for unusual lines.
 
 =============  =========================  ==========================  ==========================
 ..             v1 (ZeroEventHub)          v2a (FeedAPI of 2023)       v2b (FeedAPI, today's)

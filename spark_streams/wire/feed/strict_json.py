@@ -1,4 +1,4 @@
-"""Read JSON as RFC 8259 defines it, with Python's parser but without its leniences and its surprises."""
+"""Read JSON as RFC 8259 defines it, with Python's parser but without its leniencies and its surprises."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@
         sub-batch   1(bit) compression(3 bits) 0(4 bits) records(u16) plain bytes(u32) stored bytes(u32) body
 
     data of a selection: some records of a user chunk
-        indexes     u32 for each entry, rising: how many offsets it is behind the first one
-        entries     plain, as many as the head says; its records are the offsets that the selection is of
+        indexes     u32 for each entry, rising: how many offsets it comes after the first one
+        entries     plain, as many as the header says; the header's records are the offsets of the whole user chunk
 
 Offsets are implicit: the first record has the chunk's id, each record after it one more. A selection, a type that
 brokers do not have, holds its offsets: the embedded log sends it to clients that accept it (``SELECTIONS``).

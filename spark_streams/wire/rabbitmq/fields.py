@@ -101,7 +101,7 @@ class Number:
 
 
 class _Blob:
-    """Bytes behind their length, of the struct code ``length``; the length of null is -1."""
+    """Bytes after their length, which has the struct code ``length``; the length of null is -1."""
 
     def __init__(self, length: str, most: int, nullable: bool) -> None:
         self._length, self._most, self._nullable = struct.Struct(">" + length), most, nullable

@@ -40,7 +40,7 @@ DEFAULT_FRAME_MAX_BYTES: Final = 1 << 20
 INITIAL_FRAME_MAX_BYTES: Final = 8_192
 """The largest frame that a broker accepts before Open has succeeded."""
 LARGE_BYTES: Final = 1 << 16
-"""A frame that lacks as many bytes or more is received in its place; see ``FrameReader.room``."""
+"""A frame of which so many bytes or more are missing is received in its place; see ``FrameReader.room``."""
 SHARED_BYTES: Final = 2 << 20
 """The size of a buffer for several large frames."""
 
@@ -49,7 +49,7 @@ _SIZE: Final = struct.Struct(">I")
 
 _DATACLASSES: Final[set[type]] = set()
 _BECOMING: Final = allocate_lock()
-"""The codec starts no thread (``threading``), but connections of several may use it."""
+"""The codec starts no thread (``threading``), but connections in several threads may use it."""
 
 C = TypeVar("C", bound="Command")
 
@@ -123,8 +123,8 @@ class Frame(NamedTuple):
 class FrameReader:
     """A reader that splits the bytes of a connection into frames.
 
-    Bytes come in by ``feed``. A caller of ``room`` before that receives the rest of a large frame in its place, so that
-    nothing of it is copied again. Large frames that follow one another lie in one buffer, as far as it suffices::
+    Bytes come in by ``feed``. A caller that asks for ``room`` first receives the rest of a large frame in its place, so
+    that nothing of it is copied again. Large frames that follow one another lie in one buffer, as far as it suffices::
 
         room = frames.room()
         if room is None:
@@ -148,7 +148,7 @@ class FrameReader:
         self._filled = 0
 
     def room(self) -> memoryview | None:
-        """Return where the rest of the large frame belongs that has begun to arrive; None if ``feed`` takes the next.
+        """Return the place for the rest of a large frame that has begun; None if ``feed`` takes the next bytes.
 
         As long as there is room, bytes come by ``filled``, from the room's beginning on.
         """
@@ -234,7 +234,7 @@ class Command:
     """A command; the fields of a subclass, in their order, are its content.
 
     Every subclass is a frozen dataclass without a decorator of its own; argument ``key`` of its class statement sets
-    ``KEY``. It becomes one when the first of its kind is made or read: a dataclass compiles six functions, and a
+    ``KEY``. A subclass becomes one when its first command is made or read: a dataclass compiles six functions, and a
     process needs few of the fifty commands.
     """
 

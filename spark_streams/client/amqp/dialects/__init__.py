@@ -41,13 +41,13 @@ class Inquiries(Protocol):
     def remaining(self, to: Reached, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many events there are after each position, from it on for ``At``; None for an unknown count.
 
-        Where offsets are numbers, it is the number of offsets, some of which may have no event.
+        Where offsets are numbers, the count is the number of offsets, some of which may have no event.
         """
         described = self.describe(to, stream).partitions
         return {p: described[p].count_from(position) if p in described else None for p, position in positions.items()}
 
     def log_identity(self, to: Reached, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return a text for the event at each offset, which another event there would change; None for none."""
+        """Return, for each offset, a text that identifies the event there; None where there is no event."""
 
     def first_at_time(
         self, connection: Connection, binding: Binding, timestamp_ms: int, receive: Receive
@@ -58,4 +58,4 @@ class Inquiries(Protocol):
         """
 
     def push(self, expression: Expression | None, connection: Connection, read: RangeRead | None) -> PushedFilter:
-        """Split a filter for the peer; ``read`` is the range to read, None only to learn how it would be split."""
+        """Split a filter for the peer; ``read`` is the range to read, None only to learn what the split would be."""

@@ -1,4 +1,4 @@
-"""Asks Azure Event Hubs about a hub's partitions, by ``$management``; where a hub is compacted, numbers are missing.
+"""Asks Azure Event Hubs about a hub's partitions through ``$management``; in a compacted hub, numbers are missing.
 
 Spec: docs/specifications.md, H-3 to H-10.
 """
@@ -35,7 +35,7 @@ class EventHubsInquiries(Inquiries):
     """See ``Inquiries``.
 
     Args:
-        consumer_group: the group whose links find the first event at a time; None for the default one.
+        consumer_group: the group that the links of ``first_at_time`` join; None for the default one.
     """
 
     def __init__(self, consumer_group: str | None = None) -> None:
@@ -73,7 +73,7 @@ class EventHubsInquiries(Inquiries):
     ) -> str | None:
         """Return the sequence number of the first event that was enqueued at an instant or later.
 
-        The time of the partition's last event shows whether there was one; if it is still there, it comes first.
+        The time of the partition's last event shows whether there was one; if one is still there, the peer sends it.
         """
         hub = binding.stream
         ask = partial(self._manage, connection, hub, [_hub(hub), _of(hub, str(binding.partition))])
@@ -88,7 +88,7 @@ class EventHubsInquiries(Inquiries):
             while not buffer.take(link.deliveries):
                 link.check()
                 if timer.look_due() and timer.has_no_more(ask()) and not link.deliveries.queued:
-                    return None  # the last one has been compacted
+                    return None  # the last event has been compacted away
                 connection.turn(timer.timeout_s(False))
         return str(decode_columns(buffer.block(), ("offset",), places=connection.dialect.places)["offset"][0])
 
@@ -126,7 +126,7 @@ def _of(stream: str, partition: str) -> dict[str, str]:
 
 
 def _bounds(told: Mapping[str, Any], stream: str) -> Bounds:
-    """Return what a partition retains; in an empty one the next event comes after the last one that ever was."""
+    """Return what a partition retains; in an empty one, the next event follows the last one that it ever had."""
     first, last = told.get("begin_sequence_number"), told.get("last_enqueued_sequence_number")
     if not isinstance(first, int) or not isinstance(last, int):
         raise RemoteProtocolError(f"hub '{stream}': a partition without numbers: expected 'begin_sequence_number' …")

@@ -9,11 +9,11 @@
 
 An information source about the whole log, ``$streams``, is an extension too: ``{"x-opt-streams": [string, …]}``.
 
-The keys that begin with ``x-opt-`` are extensions of the reference log: it sends ``x-opt-remaining`` in answer to the
-link property ``x-opt-positions`` (partition to the offset that reading is after), ``x-opt-witness`` in answer to
-``x-opt-witnesses`` (partition to an event's offset), only the partitions that these name with ``x-opt-named-only``, and
-``x-opt-closed``, ``x-opt-starts-after`` and ``x-opt-cursor-from`` where partitions were split. The client ignores
-unknown keys (ES-406).
+The keys that begin with ``x-opt-`` are extensions of the reference log. It sends ``x-opt-remaining`` in answer to the
+link property ``x-opt-positions`` (partition to the offset after which reading continues), and ``x-opt-witness`` in
+answer to ``x-opt-witnesses`` (partition to an event's offset). With ``x-opt-named-only`` it describes only the
+partitions that these properties name. It sends ``x-opt-closed``, ``x-opt-starts-after`` and ``x-opt-cursor-from`` where
+partitions were split. The client ignores unknown keys (ES-406).
 
 Spec: Event Stream Extensions §5.2, §6.
 """
@@ -47,7 +47,7 @@ _REMAINING: Final = "x-opt-remaining"
 _WITNESSES: Final = "x-opt-witnesses"
 _WITNESS: Final = "x-opt-witness"
 _MAX_WITNESSES: Final = 64
-"""The most offsets that our log answers at once."""
+"""The most offsets for which our log answers one request."""
 _MAX_POSITIONS: Final = 256
 """The most positions of one request: they travel in an attach, which is one frame of limited size."""
 _NAMED_ONLY: Final = "x-opt-named-only"
@@ -63,7 +63,7 @@ def info_address(stream: str) -> str:
 
 
 def _some(wanted: Mapping[Any, Any], most: int) -> Iterator[dict[Any, Any]]:
-    """Yield the entries in maps of ``most`` at most; an empty one where there are none."""
+    """Yield the entries in maps of ``most`` entries at most; one empty map where there are none."""
     left = iter(wanted.items())
     yield dict(islice(left, most))
     while some := dict(islice(left, most)):
@@ -77,7 +77,7 @@ def _after(position: Position) -> str | None:
 
 
 def _ask(to: Reached, stream: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """Request what an information source tells."""
+    """Return the answer of an information source."""
     connection, address = to.connection, to.at or info_address(stream)
     link = attach_receiver(connection, address, Binding(stream), properties=properties, max_bytes=_MAX_BYTES)
     with closing(link):
@@ -90,7 +90,7 @@ def _ask(to: Reached, stream: str, properties: Mapping[str, Any]) -> Mapping[Any
 
 
 def _entries(answer: Mapping[Any, Any], stream: str, *, some: bool = True) -> dict[str, Mapping[str, Any]]:
-    """Return partition to its entry; there have to be ``some``."""
+    """Return a map from partition to entry; with ``some``, an answer without entries is an error."""
     entries = answer.get("partitions")
     if not isinstance(entries, list) or (some and not entries) or not all(isinstance(e, Mapping) for e in entries):
         raise RemoteProtocolError(f"'{info_address(stream)}': 'partitions' is no list of maps (ES-404)")
@@ -180,7 +180,7 @@ class EventStreamsInquiries(Inquiries):
         found: dict[str, str | None] = dict.fromkeys(offsets)
         wanted = {Symbol(p): Symbol(offset) for p, offset in offsets.items()}
         for asked in _some(wanted, _MAX_WITNESSES) if wanted else ():
-            # Else each of the answers would describe all partitions.
+            # Without ``x-opt-named-only``, each of the answers would describe all partitions.
             answer = _ask(to, stream, {_WITNESSES: asked, _NAMED_ONLY: True})
             for partition, entry in _entries(answer, stream, some=False).items():
                 text = entry.get(_WITNESS)

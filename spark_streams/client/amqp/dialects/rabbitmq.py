@@ -1,4 +1,4 @@
-"""Asks RabbitMQ about its streams over AMQP 1.0: what they hold by reading the messages at their ends.
+"""Asks RabbitMQ about its streams over AMQP 1.0; the messages at the ends of a stream show what it retains.
 
 ::
 
@@ -8,8 +8,8 @@
     a time         attach at the time, drain                 the first event that the broker received then or later
     settings       GET /queues/<name> at `/management`       the arguments with which it was made
 
-The last offset may be one of the broker's own chunks, which use up offsets too: it is never less than the last event's.
-Offsets before the first event count as removed, although the broker's own chunks may be all that was there.
+The last offset may be that of one of the broker's own chunks, which use up offsets too: it is never less than the last
+event's offset. Offsets before the first event count as removed, although the broker's own chunks may have used them.
 
 Spec: docs/specifications.md, Q-1 to Q-17.
 """
@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 _LAST: Final = StartFilter(Described(Symbol(START), "last"))
 _SQL_SINCE: Final = (4, 2)
-"""The version with SQL filters; the broker offers them on the attach alone."""
+"""The first version with SQL filters; the broker offers them only in its attach."""
 _SEARCH_CREDIT: Final = 1_000
 
 
@@ -171,7 +171,7 @@ class RabbitInquiries(Inquiries):
 
 
 def of_each_partition(super_stream: str, ask: Callable[[str], _T]) -> dict[str, _T]:
-    """Return what is told of each partition of a super stream, by their names.
+    """Return what ``ask`` returns for each partition of a super stream, by the partition's name.
 
     Raises:
         NotFound: there is no queue of the first partition's name.
@@ -193,8 +193,8 @@ class _Message:
 
     Args:
         offset: its offset.
-        behind: offsets that the stream has used up after it, as the broker says.
-        digest: of its bytes from its annotations on.
+        behind: how many offsets the stream has used up after the message, as the broker reports.
+        digest: a digest of the message's bytes from its annotations on.
     """
 
     offset: int

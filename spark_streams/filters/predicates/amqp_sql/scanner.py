@@ -12,7 +12,7 @@
     name     = a letter, then letters, digits and "_"; after d. "-" too (A-3)
 
 Keywords are written in upper or lower case, names and sections as they are. Each method that reads skips the blanks
-behind it, so ``at`` is on the beginning of the next word.
+that follow, so ``at`` is on the beginning of the next word.
 
 Spec: AMQP Filter Expressions 1.0 §6; RabbitMQ 4.2's dialect is a part of it.
 """
@@ -64,7 +64,7 @@ class AmqpSqlScanner(SqlScanner):
         return "" if in_section or word.upper() not in _KEYWORDS else word.upper()
 
     def keyword(self, keyword: str) -> bool:
-        """Read a keyword and the blanks behind it, if it is the next word and no section of a field."""
+        """Read a keyword and the blanks after it, if it is the next word and no section of a field."""
         return not self.text.startswith(".", self.at + len(keyword)) and super().keyword(keyword)
 
     def field(self) -> FieldOfMessage | None:

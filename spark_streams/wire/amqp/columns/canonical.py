@@ -55,7 +55,7 @@ KIND_CODES: Final = {
 }
 """The format codes that columns can read, by the kind of a property field or an annotation; any of another kind."""
 BODY_CODES: Final = {DATA: KIND_CODES["binary"], AMQP_VALUE: code_set(NULL_CODE, *BINARY_CODES, 0xA1, 0xB1)}
-"""The same of bodies, by section."""
+"""The same for bodies, by section."""
 
 
 def integers(words: PaddedWords, values: Extents) -> NDArray[np.int64]:

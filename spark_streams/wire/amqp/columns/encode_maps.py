@@ -45,7 +45,7 @@ def section(code: int) -> bytes:
 
 
 def symbols(column: pa.Array, name: str, rows: NDArray[np.int64] | None = None) -> pa.LargeBinaryArray:
-    """Return the contents of symbols; ``rows`` are the rows that they are of, None for one symbol a row.
+    """Return the contents of symbols; ``rows`` has the row of each, None for one symbol per row.
 
     Raises:
         SchemaError: a text is not ASCII; it names the column and the row.
@@ -96,7 +96,7 @@ def properties_section(column: pa.MapArray | None, n: int, places: Places) -> En
     """Return the application properties.
 
     Args:
-        column: map of string to string; None for none.
+        column: map of string to string; None if there is none.
         n: number of rows.
         places: what the peer does not take.
     """

@@ -36,7 +36,7 @@ PROPERTIES_TYPE: Final = pa.struct([(name, _TYPES[kind]) for name, kind in PROPE
 PROPERTIES_MS_TYPE: Final = pa.struct(
     [(name, pa.int64() if kind == "timestamp" else _TYPES[kind]) for name, kind in PROPERTY_FIELDS]
 )
-"""The same with times in milliseconds, which AMQP has, and by which filters compare."""
+"""The same struct with times in milliseconds, which AMQP has, and by which filters compare."""
 
 
 def read_fields(block: BlockSections, wanted: Collection[int]) -> dict[int, Pair]:

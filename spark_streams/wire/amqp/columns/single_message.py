@@ -77,7 +77,7 @@ _LAST: Final = _SECTIONS_OF | {
     "creation_time_ms": m.PROPERTIES,
     "value": m.FOOTER,
 }
-"""The last section that a column needs, whatever the message holds behind it; the others are annotations of the log."""
+"""The last section that a column needs, whatever the message holds after it; the others are annotations of the log."""
 _EXPECTED: Final[dict[str, tuple[type, str]]] = {
     "symbol": (str, "a symbol"),
     "string": (str, "a string"),

@@ -94,7 +94,7 @@ class StartFilter(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """Error conditions by their meaning, beside those that mean the same in all dialects; a door writes the first.
+    """Error conditions by meaning, beside those that mean the same in all dialects; a door sends the first of each.
 
     Args:
         not_found: there is no such stream, partition or group.
@@ -161,13 +161,13 @@ class Dialect:
         recognised: whether a peer that has shown this speaks the dialect.
         sign: the text for what shows that.
         places: where messages have offset, timestamp, partitions and key.
-        source_address: the address of a receiver, by stream, partition and consumer group (None for none).
+        source_address: the address of a receiver, by stream, partition and consumer group (None if there is none).
         target_address: the address of a sender, by stream and partition (None to leave the choice to the peer).
         link_properties: the names of the properties of attach.
         start_name: the key of the start filter in the filter set.
         start_filters: the filters that begin at a position.
         start_filters_at_time: the filters that match events not earlier than an instant in milliseconds.
-        echoes_start: whether the peer's attach must hold the start filter, as it is ignored otherwise.
+        echoes_start: whether the peer's attach must echo the start filter, as the peer ignores the filter otherwise.
         conditions: error conditions by their meaning.
         numeric_offsets: whether offsets are numbers, which rows have with 20 digits; between two events, numbers may
             belong to none.
@@ -213,4 +213,4 @@ class Dialect:
 
 
 AUTO: Final = "auto"
-"""The value of option ``dialect`` that has the client recognise the peer's dialect."""
+"""The value of option ``dialect`` with which the client recognises the peer's dialect."""

@@ -24,7 +24,7 @@ from spark_streams.wire.amqp.message import MESSAGE_ANNOTATIONS
 from spark_streams.wire.amqp.values import Described, Symbol
 
 SELECTOR: Final = "apache.org:selector-filter:string"
-"""The key and the descriptor of the filter; others write it as one of two numbers."""
+"""The key and the descriptor of the filter; other programs write the descriptor as one of two numbers."""
 SELECTOR_NUMBERS: Final = (0x0000_468C_0000_0004, 0x0000_0137_0000_000A)
 SEQUENCE_NUMBER_KEY: Final = "x-opt-sequence-number"
 OFFSET_KEY: Final = "x-opt-offset"

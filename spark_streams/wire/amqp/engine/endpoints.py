@@ -69,7 +69,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, error: Any) -> Condition | None:
-        """Return the condition in a peer's error field; None for none."""
+        """Return the condition in a peer's error field; None if there is none."""
         fields = error.value if isinstance(error, Described) else None
         if not isinstance(fields, list) or not fields or not isinstance(fields[0], str):
             return None
@@ -86,7 +86,7 @@ class Endpoint:
 
     Attributes:
         ours, theirs: the state of each side.
-        error: why the peer has closed it; None without a reason, and before that.
+        error: why the peer has closed it; None if it gave no reason, or has not closed it.
     """
 
     def __init__(self, name: str) -> None:
@@ -95,7 +95,7 @@ class Endpoint:
         self.error: Condition | None = None
 
     def we(self, step: Step) -> bool:
-        """Note a step of ours; return False where we took it before."""
+        """Note a step of ours; return False if we have taken it before."""
         following = TRANSITIONS.get((self.ours, step))
         self.ours = following or self.ours
         return following is not None

@@ -52,7 +52,7 @@ from spark_streams.wire.amqp.values import UInt, UShort, by_symbol
 _MAX_FRAME_SIZE, _CHANNEL_MAX, _IDLE_TIME_OUT, _OFFERED, _PROPERTIES = 2, 3, 4, 7, 9
 """Places of open's fields."""
 _WRITTEN_BYTES: Final = 1 << 20
-"""About the bytes of a large message that are frames at a time."""
+"""About how many bytes of a large message are made into frames at a time."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Options:
         desired, offered: capabilities.
         properties: the connection's.
         max_sessions: how many sessions the peer may have.
-        idle_ms: how long the peer may be silent; 0 for ever. We tell it half of that (§2.4.5).
+        idle_ms: how long the peer may be silent; 0 for no limit. We tell it half of that (§2.4.5).
         serves: whether the peer may begin sessions and attach links.
         max_message_bytes: the largest message that is taken on a link that the peer attaches.
         outcomes: whether the outcomes of our deliveries are tracked.
@@ -107,7 +107,7 @@ class Engine:
 
     Attributes:
         incoming: splits the received bytes.
-        connection: its state; ``they`` have opened it once the peer's open has come.
+        connection: its state; the half ``theirs`` is open once the peer's open has come.
         container: the peer's name.
     """
 
@@ -157,7 +157,7 @@ class Engine:
 
     @property
     def room(self) -> memoryview:
-        """Where to receive the next bytes; behind an incomplete frame, which moves to the beginning."""
+        """The memory for the next bytes; it follows an incomplete frame, which moves to the beginning."""
         stop = self.incoming.stop
         if stop:
             self._buffer[: self._end - stop] = self._buffer[stop : self._end]
@@ -179,7 +179,7 @@ class Engine:
         """Take bytes; yield each endpoint that the peer opens or closes, and None where the caller may pause.
 
         Raises:
-            Violation: the peer broke a rule; frames before that are taken.
+            Violation: the peer broke a rule; earlier frames are taken.
         """
         self._spoke = True
         if self._rest:
@@ -260,7 +260,7 @@ class Engine:
         return session
 
     def _on_attach(self, channel: int, session: Session, attach: Performative) -> Link:
-        # The role that the peer says is its own: true for a receiver.
+        # An attach has the role of the peer that sends it: true for a receiver.
         name, handle, sends = attach.field(0, str, ""), attach.number(1, 0), attach.field(2, bool, False)
         link, before = session.named(name, sends=sends), session.heard.get(handle)
         if before is not None and before.ours is not Half.CLOSED:  # some peers attach a refused link again at once
@@ -319,7 +319,7 @@ class Engine:
     def written(self) -> bytes:
         """Return the bytes that are due; further ones may be due afterwards.
 
-        A server has its sending links write their due frames.
+        With ``serves``, the caller has the sending links write their due frames.
         """
         for session in self._sessions.values():
             for link in () if self._options.serves else session.links.values():

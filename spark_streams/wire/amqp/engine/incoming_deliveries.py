@@ -30,7 +30,7 @@ from spark_streams.wire.columnar.byte_view import Positions
 
 ACCEPT: Final = Described(ULong(ACCEPTED), [])
 RELEASE: Final = Described(ULong(RELEASED), [])
-"""The outcome of messages that nobody has read: they stay where they are, for others."""
+"""The outcome of messages that were not read: they stay where they are, for other receivers."""
 _ZERO: Final = np.zeros(1, np.int64)
 
 
@@ -49,7 +49,7 @@ class IncomingDeliveries:
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer sent more than it may.
         max_message_bytes: the largest message that is taken.
         rejects_large: whether a message that is too large is rejected; otherwise it is the link's ``fault``.
-        fault: the rule that was broken after the messages that have come, or None.
+        fault: the rule that the peer broke after the messages that have come; None if there is none.
         kept_bytes: the number of bytes that are kept of a message, at most; None for all.
         received: bytes of all messages that have come, those of an incomplete one included.
         in_parts: whether the last message that came, or is coming, has several frames.
@@ -93,12 +93,12 @@ class IncomingDeliveries:
 
     @property
     def queued(self) -> int:
-        """Deliveries that have come, at least in part, and nobody has taken."""
+        """Deliveries that have come, at least in part, and were not taken."""
         return sum([len(messages.ids) for messages in self._messages]) + self.is_begun
 
     @property
     def granted(self) -> int:
-        """Granted deliveries that nobody has taken, including those that have come."""
+        """Granted deliveries that were not taken, including those that have come."""
         return self.credit + self.queued
 
     def flow(self, credit: int) -> None:
@@ -147,7 +147,7 @@ class IncomingDeliveries:
         if 0 < skipped <= SERIAL >> 1:
             self._count(skipped)
             if self.proof is not None:
-                self.credit = 0  # one credit that comes back unproven counts for all that would have followed it
+                self.credit = 0  # the one credit that comes back unproven counts for all credit that was held back
             self._returned += skipped
 
     def on_whole(self, messages: Messages) -> None:
@@ -268,11 +268,11 @@ class IncomingDeliveries:
         self._messages.append(messages)
         self.session.hold(messages.held_bytes)
 
-    # --- for those who take it
+    # --- for those who take the messages
 
     @property
     def waiting(self) -> bool:
-        """Whether there are messages that nobody has taken."""
+        """Whether there are messages that were not taken."""
         return bool(self._messages)
 
     def next_run(self) -> Messages | None:
@@ -296,7 +296,7 @@ class IncomingDeliveries:
         self.session.hold(left - messages.held_bytes)
 
     def take(self, max_rows: int, max_bytes: int) -> Messages:
-        """Take messages in their order: at most ``max_rows``, of about ``max_bytes``, and at least one if there is."""
+        """Take messages in their order: at most ``max_rows``, of about ``max_bytes``; at least one if any is there."""
         taken: list[Messages] = []
         while self._messages and max_rows > 0 and max_bytes > 0:
             messages = self._messages[0]
@@ -318,7 +318,7 @@ class IncomingDeliveries:
 
         Args:
             ids: their numbers, in order; ``SETTLED`` ones are left out.
-            outcome: their outcome, as ``encode_value`` takes it; None for none.
+            outcome: their outcome, as ``encode_value`` takes it; None if there is none.
         """
         ids = ids[ids != SETTLED]
         if len(ids) and self.handle is not None:
@@ -326,7 +326,7 @@ class IncomingDeliveries:
             self.session.settle(ids, outcome)
 
     def release(self) -> None:
-        """Release the deliveries that have come and are not settled: a queue, if it is one, gets them back.
+        """Release the deliveries that have come and are not settled: if they are from a queue, it gets them back.
 
         The session must have no other link, as deliveries of all its links are numbered together.
         """

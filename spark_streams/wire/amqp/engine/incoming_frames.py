@@ -9,8 +9,8 @@
 Frames about an unknown session or link go to the engine, too.
 
 Transfers of whole messages are read in columns. Two kinds of frames are read one by one, and fast: parts of a large
-message, after which another part comes most often, by comparison with an earlier part; and dispositions of
-the usual form, of which many peers write one for each message.
+message, each mostly followed by another part, by comparison with an earlier part; and dispositions of the usual form,
+of which many peers write one for each message.
 
 Spec: AMQP 1.0 part 2 §2.2 (the header before the frames), §2.5.1 (channels), §2.6.2 (handles).
 """
@@ -54,7 +54,7 @@ Changed = Iterator[Endpoint | None]
 _OF_LINKS: Final = frozenset({FLOW, TRANSFER, DISPOSITION})
 _BETWEEN_RESTS: Final = 64
 _FEW: Final = 4
-"""Up to this many frames without a transfer are read one by one at once: most reads bring a flow."""
+"""Up to this many frames are read one by one as long as none is a transfer: most reads bring only a flow."""
 
 
 class IncomingFrames:
@@ -83,7 +83,7 @@ class IncomingFrames:
         self._receiving: dict[int, IncomingDeliveries] = {}
         """By the peer's channel and handle, as ``_place`` joins them."""
         self._sending: dict[int, OutgoingDeliveries] = {}
-        """The same of links on which we send."""
+        """The same for links on which we send."""
         self._parts: IncomingDeliveries | None = None
         """The link whose last message came in parts, or is coming, if no other transfer came after it."""
 
@@ -200,7 +200,7 @@ class IncomingFrames:
         return True
 
     def _one(self, view: memoryview, start: int, end: int) -> Changed:
-        """Read one frame; nothing after the connection's end."""
+        """Read one frame; do nothing after the connection's end."""
         frame = view[start:end]
         code = performative_code(frame)
         if self.ended or (code in _OF_LINKS and self._one_taken(frame, code)):
@@ -273,7 +273,7 @@ class IncomingFrames:
         distinct = block.distinct
         if distinct is None or len(distinct) > 1:
             distinct = _distinct(block.places[first:stop])
-        # Their link was detached meanwhile.
+        # Places of links that were detached meanwhile.
         others = [place for place in distinct if place not in self._receiving]
         if others:
             mine = ~np.isin(block.places[first:stop], others)

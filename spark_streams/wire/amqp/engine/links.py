@@ -45,7 +45,7 @@ class Attach:
     """Our attach of a link. Spec: §2.7.3.
 
     Args:
-        source, target: the termini; None for none.
+        source, target: the termini; None if there is none.
         settles: how the sender settles.
         receiver_settles: how the receiver does; 0 for first.
         offered: capabilities that we offer.
@@ -176,7 +176,7 @@ class Link(Endpoint):
         self._presettled = attach.settles == SETTLED
 
     def _begin(self) -> None:
-        """Once both have attached it: messages may go."""
+        """Let messages pass, once both sides have attached the link."""
         if self.ours is not Half.OPEN or self.heard is None:
             return
         deliveries = self.deliveries
@@ -196,14 +196,14 @@ class Link(Endpoint):
         deliveries = self.deliveries
         if isinstance(deliveries, IncomingDeliveries):
             if deliveries.handle is not None and deliveries.session.flow_due:
-                deliveries.flow(0)  # one flow says both
+                deliveries.flow(0)  # one flow reports both the link and the session
             return
         deliveries.go_on(most_bytes)
         if not deliveries.is_begun:
             deliveries.give_back()
 
     def detach(self, condition: Condition | None = None, *, closed: bool = True) -> None:
-        """Detach it, with an error or without, unless it is detached. An attach without an answer is refused (§2.6.3).
+        """Detach it, with an error or without, unless it is detached. An unanswered attach is refused (§2.6.3).
 
         Args:
             condition: the error.
@@ -226,7 +226,7 @@ class Session(Endpoint):
 
     Args:
         channel: ours.
-        counts: what it counts.
+        counts: its counts of the peer's transfers.
         outgoing: the outgoing frames of the connection.
 
     Attributes:
@@ -251,7 +251,7 @@ class Session(Endpoint):
         return self.ended and self.ours is Half.CLOSED
 
     def say(self, code: int, fields: list[Any]) -> None:
-        """Write a frame, unless the session has ended; its end is answered. Pending settlements go out first."""
+        """Write a frame, unless the session has ended; the peer's end is answered. Pending settlements go first."""
         if self.ours is Half.OPEN and (code == END or not self.ended):
             self.outgoing.settle(self.counts)
             self.outgoing.say(self.channel, code, fields)
@@ -264,7 +264,7 @@ class Session(Endpoint):
         """
         self.we(Step.OPENS)
         answers = None if remote is None else UShort(remote)
-        # Microsoft's client for Python (azure-eventhub 5.15) fails where handle-max is null, and not its default.
+        # Microsoft's client for Python (azure-eventhub 5.15) fails where handle-max is null instead of its default.
         self.say(BEGIN, [answers, UInt(0), UInt(self.counts.window), UInt(_WINDOW), UInt(SERIAL)])
 
     def on_begin(self, begin: Performative) -> None:

@@ -43,7 +43,7 @@ class Messages(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that they take; at least one message."""
+        """The memory that the messages take; there has to be at least one."""
         return int(self.ends[-1]) - int(self.starts[0]) + len(self.ids) * OWN_BYTES
 
     @property
@@ -113,7 +113,7 @@ class Begun:
             self._unfinished.add(len(payload))
 
     def whole(self) -> NDArray[np.uint8]:
-        """Return the message, whose last frame was added; it is handed over as it is: it may have thousands."""
+        """Return the message, whose last frame was added, without a copy: it may have thousands of frames."""
         self._last = self._size
         return self._memory[: self._size]
 

@@ -51,7 +51,7 @@ class OutgoingDeliveries:
         handle: our handle; None before our attach, and after the link's end.
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer took some back.
         drain: whether the peer asks for its credit to be used up or given back.
-        draining: whether it waits for the answer to that.
+        draining: whether the peer waits for the answer to its drain.
         unsettled: deliveries that the peer has not settled.
         sent: messages so far.
         written: bytes of all their frames so far.
@@ -81,7 +81,7 @@ class OutgoingDeliveries:
 
         Args:
             handle: our handle.
-            frames: what is written on the connection.
+            frames: the outgoing frames of the connection.
             presettled: whether deliveries are settled as they are sent.
         """
         self.handle, self._presettled, self._write = handle, presettled, frames.write
@@ -122,12 +122,12 @@ class OutgoingDeliveries:
 
         Args:
             pieces: what each message consists of, one piece after the other; one message, or at most ``room``.
-            offsets: their numbers in their log, such as their offsets, which ``settled`` is called with.
+            offsets: the messages' numbers in their log, such as their offsets; ``settled`` is called with them.
             origin: the other argument of ``settled``.
             formats: the message-format of each; None for 0.
 
         Returns:
-            How many these are.
+            How many messages were sent.
         """
         session, handle = self.session, self.handle
         if session.channel is None or handle is None:

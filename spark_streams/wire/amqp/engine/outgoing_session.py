@@ -1,6 +1,6 @@
 """A session's counts of our transfers: frames, delivery-ids, and which deliveries the peer has not settled.
 
-Messages are written and settled in ranges, so there is an object for those that were sent together, and none for each.
+Messages are written and settled in ranges, so there is one object for messages that were sent together, not for each.
 
 Spec: AMQP 1.0 part 2 §2.5.6 (session flow control), §2.7.6 (disposition); part 3 §3.4 (delivery states).
 """
@@ -62,7 +62,7 @@ class Sent:
         offsets: the events' offsets.
         origin: whatever the link's owner needs to know of them.
         open: bool[n], which of them are unsettled.
-        left: how many these are.
+        left: how many are unsettled.
     """
 
     link: Any
@@ -89,7 +89,8 @@ class OutgoingSession:
         next_transfer: the number of the next transfer frame.
         next_id: the number of the next delivery, not reduced to 32 bits.
         window: how many more transfer frames the peer takes; its begin says the first number.
-        heard: ranges of delivery-ids, both inclusive, that are settled here; the peer keeps them until it hears so.
+        heard: ranges of delivery-ids, both ends inclusive, that are settled here; the peer has to be told, as it keeps
+            them until then.
         owed: links whose state the peer has requested, by drain or echo, and does not know yet.
     """
 

@@ -20,7 +20,7 @@ from spark_streams.wire.columnar.byte_view import Positions
 DECODE_ERROR: Final = "amqp:decode-error"
 """§2.8.15: a performative, or a field of one, cannot be decoded."""
 INVALID_FIELD: Final = "amqp:invalid-field"
-"""§2.8.15: a delivery-id is missing or is another one's, or a delivery that was settled is not any more (§2.7.5)."""
+"""§2.8.15: a delivery-id is missing or another delivery's, or a settled delivery becomes unsettled (§2.7.5)."""
 SESSION_INVALID_FIELD: Final = "amqp:session:invalid-field"
 """A delivery-id does not follow the session's last one (§2.7.5); the condition is proton's own."""
 WINDOW_VIOLATION: Final = "amqp:session:window-violation"
@@ -68,7 +68,7 @@ class Unfinished:
         self._bytes = 0
 
     def add(self, more_bytes: int) -> None:
-        """Count bytes that have come; fewer than 0 that are no longer unfinished.
+        """Count bytes that have come; a negative number counts bytes that are no longer unfinished.
 
         Raises:
             Violation: there are more than there may be.
@@ -155,10 +155,10 @@ class IncomingSession:
         self.next_transfer = self.next_transfer + 1 & SERIAL
 
     def count_delivery(self, number: int | None) -> int:
-        """Count one delivery, and return its delivery-id; ``number`` is what its transfer says, None for nothing.
+        """Count one delivery, and return its delivery-id; ``number`` is the one in its transfer, None if there is none.
 
         Raises:
-            Violation: it has none and is the session's first one, or does not follow.
+            Violation: the session's first delivery has no delivery-id, or the number is out of sequence.
         """
         expected = number if self.next_id is None else self.next_id
         if expected is None:
@@ -175,7 +175,7 @@ class IncomingSession:
 
         Args:
             ids: their numbers, in order.
-            outcome: their outcome, as ``encode_value`` takes it; None for none.
+            outcome: their outcome, as ``encode_value`` takes it; None if there is none.
         """
         for first, last in ranges(ids) if self.channel is not None else ():
             self._settled.append(self._frame(DISPOSITION, [True, UInt(first), UInt(last), True, outcome]))
@@ -214,7 +214,7 @@ class IncomingSession:
 
         Args:
             link: its fields about a link: handle, delivery-count, link-credit, and perhaps available; or nothing.
-            drain: the field.
+            drain: the field of this name.
         """
         assert self.channel is not None
         self.asked = False

@@ -51,7 +51,7 @@ class Terminus:
 
     @classmethod
     def of(cls, value: Any) -> Terminus | None:
-        """Return the terminus in a field of an attach; None for none.
+        """Return the terminus in a field of an attach; None if there is none.
 
         Raises:
             RemoteProtocolError: it is something else.
