@@ -161,7 +161,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
 
 
 SPOIL_EACH = f"""
-import contextlib, io, json, os
+import contextlib, io, json, os, re
 import pytest
 
 passed = []
@@ -173,7 +173,8 @@ for page, language, number, test in json.loads(os.environ["BLOCKS"]):
         code = pytest.main(["-q", "-p", "no:cacheprovider", "-W", ignored, test])
     # Those of the wheel take their block in a fixture.
     end = "error" if "installed_wheel" in test else "failed"
-    if code != 1 or f"\\n1 {{end}}" not in said.getvalue():
+    # A test of a few settings fails with each of them.
+    if code != 1 or not re.search(f"\\n[0-9]+ {{end}}s? in ", said.getvalue()):
         passed.append([page, language, number, test, said.getvalue()[-500:]])
 print(json.dumps(passed))
 """
