@@ -71,7 +71,7 @@ class RowDecoder:
         self._needed = set() if pushed.residual is None else set(columns_needed(pushed.residual))
         if pushed.values is not None:
             self._needed.add(_column_of(pushed.values.taken_from))
-        self._names: dict[str, pa.StringArray] = {}
+        self._texts = {"stream": read.stream, "partition": read.partition}
         # pa.array imports pandas, which a query without filter values can do without.
         self._values = None if pushed.values is None else pa.array(pushed.values.values, pa.string())
 
@@ -130,8 +130,8 @@ class RowDecoder:
         inner = [name for name in names if name not in _OURS]
         columns = decoded_or_raw(block, inner, self._read.timestamp_overflow) if inner else {}
         for name in _OURS & set(names):
-            if name in ("stream", "partition"):
-                columns[name] = self._repeated(name, len(offsets))
+            if name in self._texts:
+                columns[name] = repeated(self._texts[name], len(offsets))
             elif name == "offset":
                 columns[name] = offset_column(offsets)
             else:
@@ -139,14 +139,6 @@ class RowDecoder:
                 if name == "timestamp":
                     columns[name] = in_microseconds(columns[name], "its chunk's time", self._read.timestamp_overflow)
         return {name: columns[name] for name in names}
-
-    def _repeated(self, name: str, count: int) -> pa.StringArray:
-        """Return the stream's or the partition's name ``count`` times: a part of a column that other batches share."""
-        column = self._names.get(name)
-        if column is None or len(column) < count:
-            text = self._read.stream if name == "stream" else self._read.partition
-            column = self._names[name] = repeated(text, count)
-        return column.slice(0, count)
 
     def _passed(self, columns: Columns, count: int) -> pa.BooleanArray | None:
         """Return which of ``count`` rows match the filters; None without a filter."""
