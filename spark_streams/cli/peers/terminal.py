@@ -23,8 +23,11 @@ _AROUND: Final = 7
 
 
 def plain_console() -> Console:
-    """Return a console for stdout that takes names as they are."""
-    return Console(markup=False, highlight=False)
+    """Return a console for stdout that takes names as they are, and has a width only if it is a terminal."""
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = _UNBOUNDED
+    return console
 
 
 def print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -49,7 +52,7 @@ def print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 def print_facts(console: Console, facts: Mapping[str, Any]) -> None:
     """Print names and values; a list in as many lines as it needs, broken between its items only."""
     widest = max(map(len, facts))
-    room = max(console.width - widest - _AROUND, 1) if console.is_terminal else _UNBOUNDED
+    room = max(console.width - widest - _AROUND, 1)
     lines = {name: _lines(value, room) if isinstance(value, list) else [str(value)] for name, value in facts.items()}
     table = Table(show_header=False)
     for _ in range(2):
@@ -65,13 +68,9 @@ def print_facts(console: Console, facts: Mapping[str, Any]) -> None:
 
 def _print_whole(console: Console, table: Table) -> bool:
     """Print a table if it has room, and return whether it had."""
-    if not console.is_terminal:
-        console.width = _UNBOUNDED
     needed = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum
     if needed > console.width:
         return False
-    if not console.is_terminal:
-        console.width = max(needed, 1)
     console.print(table)
     return True
 
