@@ -14,13 +14,14 @@ import numpy as np
 
 from spark_streams.server.amqp.attaches import ConsumerAttach, ConsumerResources, to_consumer
 from spark_streams.server.amqp.consumer_groups import Claim
-from spark_streams.server.amqp.durable_termini import Kept, Terminus, ranges
+from spark_streams.server.amqp.durable_termini import Kept, Terminus
 from spark_streams.server.amqp.event_sender import EventSender
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.engine.outgoing_session import Outcome
+from spark_streams.wire.amqp.engine.session import ranges
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 from spark_streams.wire.amqp.values import Array, Described, Symbol, UInt, ULong
 from spark_streams.wire.columnar.byte_view import Positions
@@ -151,7 +152,7 @@ class ConsumerLink(EventSender):
         for sent in self._deliveries.session.of(self._deliveries):
             pending[sent.origin[0].reader.partition.id] += sent.unsettled_offsets.tolist()
         positions = {p: (c.next_offset, c.latest) for p, c in self.positions.items()}
-        again = {p: ranges(sorted(offsets)) for p, offsets in pending.items() if offsets}
+        again = {p: ranges(np.sort(offsets), -1) for p, offsets in pending.items() if offsets}
         return Kept(self.incarnation, self._filters.fingerprint, self.bound, positions, again)
 
     # --- what the node does

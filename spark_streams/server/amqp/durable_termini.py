@@ -95,17 +95,6 @@ class Terminus:
     dirty: bool = field(default=False)
 
 
-def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return ascending numbers as pairs of first and last, both inclusive."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
-
-
 class Termini:
     """All durable termini of a server.
 

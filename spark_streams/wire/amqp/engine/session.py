@@ -235,10 +235,15 @@ class IncomingSession:
         self._settled.clear()
 
 
-def ranges(ids: Positions) -> list[tuple[int, int]]:
-    """Return the runs of consecutive delivery-ids as (first, last), both inclusive."""
+def ranges(ids: Positions, bits: int = SERIAL) -> list[tuple[int, int]]:
+    """Return the runs of consecutive numbers as (first, last), both inclusive.
+
+    Args:
+        ids: the numbers, in order.
+        bits: those that a number has; -1 for numbers that do not begin again at 0, as delivery-ids do.
+    """
     if not len(ids):
         return []
-    edges = np.flatnonzero((np.diff(ids) & SERIAL) != 1) + 1
+    edges = np.flatnonzero((np.diff(ids) & bits) != 1) + 1
     firsts, lasts = ids[np.concatenate(([0], edges))], ids[np.concatenate((edges - 1, [-1]))]
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
