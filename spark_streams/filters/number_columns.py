@@ -23,6 +23,7 @@ from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, floor_of
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.intervals import intervals_of, within
 from spark_streams.filters.tree import COMPARISONS, Operator, Predicate
+from spark_streams.wire.columnar.arrays import layout
 
 _NUMBER: Final = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
 """The form of a number; most columns of other texts fail this test."""
@@ -126,18 +127,17 @@ def _number_types(column: pa.StringArray) -> tuple[pa.DataType, ...]:
     The bytes decide, because Arrow reads ``0x1F``, ``.5``, ``5.`` and ``inf``, too. Texts of digits and a minus may be
     whole numbers; with points, as ``1.5`` and perhaps ``1.5.2``, they may be floats.
     """
-    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    ends, raw = layout(column)
     sizes = np.diff(ends)
-    if not ends[-1] > ends[0] or sizes.max() > _LONGEST or np.count_nonzero(sizes == 0) > column.null_count:
+    if not raw.size or sizes.max() > _LONGEST or np.count_nonzero(sizes == 0) > column.null_count:
         return ()
-    raw = np.frombuffer(column.buffers()[2], np.uint8)[ends[0] : ends[-1]]
     digit = np.append(raw - np.uint8(ord("0")) < 10, False)
     point, minus = raw == ord("."), raw == ord("-")
     if np.count_nonzero(digit) + np.count_nonzero(point) + np.count_nonzero(minus) < len(raw):
         return ()
     points, minuses = np.flatnonzero(point), np.flatnonzero(minus)
     edge = np.zeros(len(digit), np.bool_)
-    edge[ends - ends[0]] = True
+    edge[ends] = True
     # A digit comes before and after every point, in the same text, and after every minus, which begins a text.
     before, behind = points - 1, np.concatenate([points, minuses]) + 1
     right = (

@@ -39,6 +39,7 @@ from spark_streams.filters.evaluate_many import ColumnLookup, mask
 from spark_streams.filters.limits import reference_reason
 from spark_streams.filters.tree import Expression, Reference, ReferenceKind, place_of, references
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer, pointer_of
 
 _COLUMNS: Final = {
@@ -187,9 +188,8 @@ def _alike(keys: pa.StringArray, sizes: NDArray[np.int32]) -> bool:
     size = int(sizes[0]) if len(sizes) else 0
     if not size or (sizes != size).any():
         return False
-    ends = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    raw = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
-    width = int(ends[size] - ends[0])
+    ends, raw = layout(keys)
+    width = int(ends[size])
     return bool((ends[size:] - ends[:-size] == width).all() and np.array_equal(raw[width:], raw[: len(raw) - width]))
 
 

@@ -28,6 +28,7 @@ from spark_streams.log.format.batching import Notes, is_large
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.counters import DoorCounters, logger
+from spark_streams.wire.columnar.arrays import layout
 
 _NONE: Final = pa.array([], pa.large_binary())
 _THREADS: Final = 4
@@ -223,10 +224,10 @@ def count_append(
 
 def _size(values: pa.Array, outcomes: list[Outcome] | None) -> int:
     """Return the bytes of all values, large_binary, or of those that are stored; five times as fast as ``nbytes``."""
-    ends = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+    bounds, content = layout(values)
     if outcomes is None:
-        return int(ends[-1] - ends[0])
-    return int(np.diff(ends)[[each is None for each in outcomes]].sum())
+        return len(content)
+    return int(np.diff(bounds)[[each is None for each in outcomes]].sum())
 
 
 def _is_due(partition: Partition, batch: Batch) -> bool:

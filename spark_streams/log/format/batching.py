@@ -22,7 +22,7 @@ from spark_streams.log.format.record_batch import (
     seal,
     to_stored,
 )
-from spark_streams.log.format.record_encode import lengths_of
+from spark_streams.wire.columnar.arrays import lengths_of
 
 RECORD_BYTES = 8
 """About how many bytes a record without headers has besides its key and value."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.log.format.varint import Longs, encode_varints
-from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.arrays import layout, lengths_of
 
 NO_HEADERS: Final = b"\x00"
 """The end of a record without headers: the number of headers, 0."""
@@ -59,19 +59,9 @@ def encode_columns(
         content = pc.fill_null(keys, _NOTHING) if keys.null_count else keys
         pieces = [_rows(head, count), content, _rows([value_sizes], count)]
     joined = pc.binary_join_element_wise(*pieces, values, _NOTHING)
-    ends = np.frombuffer(joined.buffers()[1], np.int64, count + 1, joined.offset * 8)
+    bounds, content = layout(joined)
     # The first row's NO_HEADERS ends no record.
-    start = int(ends[0]) + len(NO_HEADERS)
-    return memoryview(joined.buffers()[2])[start : int(ends[-1])], int(ends[1]) + len(NO_HEADERS) - start
-
-
-def lengths_of(array: pa.LargeBinaryArray, null: int = 0) -> Longs:
-    """Return the number of bytes of each value, ``null`` for one that is null."""
-    bounds, _ = layout(array)
-    lengths: Longs = np.diff(bounds)
-    if array.null_count:
-        lengths[array.is_null().to_numpy(zero_copy_only=False)] = null
-    return lengths
+    return content.data[len(NO_HEADERS) :], int(bounds[1])
 
 
 def _widths(column: Column) -> Longs | int:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused
 from spark_streams.server.amqp.placement import split_refusal
 from spark_streams.wire.amqp.columns.from_producers import Incoming
 from spark_streams.wire.amqp.engine.session import DECODE_ERROR, NOT_ALLOWED
-from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.arrays import distinct
 
 REJECTED = -1
 
@@ -63,7 +62,7 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
     if not whole.all():
         malformed = LinkRefused(DECODE_ERROR, "the message cannot be decoded as AMQP 1.0 sections")
         rejections.update(dict.fromkeys(np.flatnonzero(~whole).tolist(), malformed))
-    codes, targets = _coded(incoming.target_partition)
+    codes, targets = distinct(incoming.target_partition)
     names = targets.to_pylist()
     if bound is not None:  # an event without a target goes to the link's partition as if it named it
         codes = np.where(codes < 0, len(names), codes)
@@ -77,27 +76,15 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
             rejections.update(dict.fromkeys(rows.tolist(), refusal))
     open_rows = (codes < 0) & whole
     if open_rows.any() and incoming.group_key.null_count < len(whole):
-        codes, keys = _coded(incoming.group_key)
-        homes = np.array([index[home] for home in stream.homes_among(partitions).homes(_encoded(keys))], np.int64)
+        codes, keys = distinct(incoming.group_key.cast(pa.binary()))
+        there = stream.homes_among(partitions).homes(keys.to_pylist())
+        homes = np.array([index[home] for home in there], np.int64)
         rows = np.flatnonzero(open_rows & (codes >= 0))
         places[rows] = homes[codes[rows]]
         open_rows[rows] = False
     rest = np.flatnonzero(open_rows)
     places[rest] = (turn + np.arange(len(rest))) % len(partitions)
     return Routed(places, rejections, turn + len(rest))
-
-
-def _coded(texts: pa.StringArray) -> tuple[NDArray[np.int64], pa.StringArray]:
-    """Return each row's index into the distinct texts, -1 for null, and the distinct texts."""
-    encoded = texts.dictionary_encode()
-    return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
-
-
-def _encoded(texts: pa.StringArray) -> list[bytes]:
-    """Return texts as UTF-8."""
-    bounds, content = layout(texts)
-    whole = content.tobytes()
-    return [whole[start:end] for start, end in pairwise(bounds.tolist())]
 
 
 def target_refusal(stream: Stream, name: str, index: dict[str, int], bound: str | None) -> LinkRefused | None:

@@ -33,6 +33,7 @@ from spark_streams.server.counters import DoorCounters, logger
 from spark_streams.server.feed.request_bodies import Rows
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Worker
+from spark_streams.wire.columnar.arrays import distinct, layout
 
 LONG_BYTES: Final = 16 << 10
 """Longer keys are not copied."""
@@ -60,9 +61,8 @@ def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) 
     """
     while True:
         open_before = stream.open_partitions
-        encoded = keys.dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        homes = np.array([int(stream.home(key)) for key in _each(encoded.dictionary)] or [0], np.int64)
+        codes, values = distinct(keys)
+        homes = np.array([int(stream.home(key)) for key in _each(values)] or [0], np.int64)
         places: NDArray[np.int64] = homes[codes]
         unkeyed = np.flatnonzero(codes < 0)
         if seed is not None and len(unkeyed):
@@ -80,11 +80,10 @@ def _each(keys: pa.BinaryArray) -> Sequence[bytes | memoryview]:
     """Return keys, none null; long ones are not copied, as Python would with its lock held."""
     if not len(keys):
         return []
-    ends = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
-    if np.diff(ends).max() <= LONG_BYTES:
+    bounds, content = layout(keys)
+    if np.diff(bounds).max() <= LONG_BYTES:
         return keys.to_pylist()  # type: ignore[no-any-return]
-    content = memoryview(keys.buffers()[2])
-    return [content[start:end] for start, end in pairwise(ends.tolist())]
+    return [content.data[start:end] for start, end in pairwise(bounds.tolist())]
 
 
 class Published(NamedTuple):

@@ -36,6 +36,7 @@ from spark_streams.server.rabbitmq.filter_values import BLOOM_NOTE
 from spark_streams.server.rabbitmq.publish_append import PUBLISHERS_NOTE, trailer_bytes
 from spark_streams.server.rabbitmq.stored_form import unescape
 from spark_streams.server.turns import Timer
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Readable
 from spark_streams.wire.columnar.interleave import Ranges, interleave
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, checksum
@@ -247,8 +248,7 @@ def _of_values(
     values: pa.LargeBinaryArray, batches: Sequence[tuple[BatchHeader, bytes]]
 ) -> tuple[list[Chunk], memoryview, memoryview]:
     """Return the same as ``_of_records``, for values that were stored in batches of append time."""
-    _, edges, buffer = values.buffers()
-    ends = np.frombuffer(edges, np.int64, len(values) + 1, values.offset * 8)
+    bounds, content = layout(values)
     headers = [header for header, _ in batches]
     first = headers[0].base_offset
     batch_rows = np.array([header.base_offset for header in headers], np.int64) - first
@@ -258,7 +258,7 @@ def _of_values(
     )
     timestamps = np.repeat(instants, np.diff(batch_rows, append=len(values)))
     beside = [_beside(notes_of_batch(encoded, header)) for header, encoded in batches]
-    return _encoded(memoryview(buffer), ends[:-1], ends[1:], first, timestamps, batch_rows, beside)
+    return _encoded(content.data, bounds[:-1], bounds[1:], first, timestamps, batch_rows, beside)
 
 
 def _beside(notes: Iterable[Header]) -> tuple[int, int]:

@@ -48,6 +48,20 @@ def layout(array: pa.Array) -> tuple[Positions, NDArray[np.uint8]]:
     return bounds - first if first else bounds, np.frombuffer(content, np.uint8)[first:end]
 
 
+def lengths_of(array: pa.Array, null: int = 0) -> NDArray[np.int64]:
+    """Return the number of bytes of each value of a string or binary array, ``null`` for one that is null."""
+    lengths: NDArray[np.int64] = np.diff(layout(array)[0])
+    if array.null_count:
+        lengths[~present(array)] = null
+    return lengths
+
+
+def distinct(array: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """Return each row's index into the distinct values, -1 for null, and these."""
+    encoded = array.dictionary_encode()
+    return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
+
+
 def fixed_width(values: NDArray[Any], kind: pa.DataType, valid: Mask | None = None) -> pa.Array:
     """Return an array that uses the memory of ``values``.
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Positions, Readable, Words
 from spark_streams.wire.columnar.gather import write_views
 
@@ -72,9 +73,7 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
             views[:, index] = _inline(column)
     array = pa.Array.from_buffers(pa.binary_view(), n * len(columns), [None, pa.py_buffer(views), *content])
     # Arrow's cast of views copies all ranges one after the other: the fastest way to gather that we measured.
-    _, offsets, joined = array.cast(pa.large_binary()).buffers()
-    # Arrow's buffer may be larger than its content.
-    return joined.slice(0, int(np.frombuffer(offsets, np.int64, len(array) + 1)[-1]))
+    return pa.py_buffer(layout(array.cast(pa.large_binary()))[1])
 
 
 def _width(column: Heads | Ranges) -> int | None:

@@ -48,7 +48,6 @@ from spark_streams.wire.amqp.columns.encoded_runs import (
     counted,
     fixed,
     join,
-    lengths,
     nothing,
     sized,
 )
@@ -58,7 +57,7 @@ from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.sections import walk_sections
 from spark_streams.wire.amqp.values import Symbol
-from spark_streams.wire.columnar.arrays import booleans, layout
+from spark_streams.wire.columnar.arrays import booleans, layout, lengths_of
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.columnar.interleave import heads
@@ -143,7 +142,7 @@ def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREA
         others = {k: pc.if_else(booleans(whole), pa.scalar(None, v.type), v) for k, v in flat.items()}
         built = join(_built(others, n, places))
         built = pc.if_else(booleans(whole), pa.scalar(None, built.type), built)
-        message = message + EncodedRun((built,), lengths(built))
+        message = message + EncodedRun((built,), lengths_of(built))
     return join(message)
 
 

@@ -22,14 +22,13 @@ from spark_streams.wire.amqp.columns.encoded_runs import (
     constant,
     counted,
     join,
-    lengths,
     nothing,
     sized,
 )
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import Symbol
-from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.arrays import layout, lengths_of
 from spark_streams.wire.columnar.byte_view import Mask
 
 _SYMBOL: Final = 0xA3
@@ -158,4 +157,4 @@ def _entries(
     )
     if not valid.all():
         joined = pc.if_else(pa.array(valid), joined, pa.scalar(None, joined.type))
-    return EncodedRun((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
+    return EncodedRun((joined,), lengths_of(joined)), np.where(valid, 2 * counts, 0)

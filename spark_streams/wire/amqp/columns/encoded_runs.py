@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.arrays import validity
+from spark_streams.wire.columnar.arrays import lengths_of, validity
 from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.columnar.interleave import heads
 
@@ -40,12 +40,6 @@ class EncodedRun:
 def as_bytes(column: pa.Array) -> pa.LargeBinaryArray:
     """Return a string or binary column as large_binary, nulls kept."""
     return column.cast(_LARGE)
-
-
-def lengths(column: pa.LargeBinaryArray) -> NDArray[np.int64]:
-    """Return each row's number of bytes, 0 for null."""
-    found: NDArray[np.int64] = np.asarray(pc.fill_null(pc.binary_length(column), 0))
-    return found
 
 
 def nothing(n: int) -> EncodedRun:
@@ -74,7 +68,7 @@ def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> EncodedR
         column: the contents.
         null: the bytes of a null row, such as ``b"\x40"``.
     """
-    length = lengths(column)
+    length = lengths_of(column)
     present = np.asarray(column.is_valid())
     small = not length.size or length.max() < 256
     piece = _head(code, small, present, length) + EncodedRun((column,), length)

@@ -45,6 +45,7 @@ from spark_streams.wire.amqp.performatives import (
 )
 from spark_streams.wire.amqp.sasl import AMQP_HEADER
 from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES, Frames, Transfers, read_transfers, split_frames
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.gather import copied
 
@@ -359,9 +360,8 @@ class _Block(NamedTuple):
             origin = int(starts[0])
             memory, starts, ends = np.array(self.view[origin : int(ends[-1])]), starts - origin, ends - origin
         else:
-            _, bounds, content = copied(self.view, starts, ends).buffers()
-            bounds = np.frombuffer(bounds, np.int64, len(rows) + 1)
-            memory, starts, ends = np.frombuffer(content or b"", np.uint8), bounds[:-1], bounds[1:]
+            bounds, memory = layout(copied(self.view, starts, ends))
+            starts, ends = bounds[:-1], bounds[1:]
         return Messages(memory, starts, ends, ids, transfers.message_format[rows])
 
 

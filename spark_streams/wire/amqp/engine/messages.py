@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.engine.session import Unfinished
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
@@ -58,9 +59,7 @@ class Messages(NamedTuple):
     def heads(self, most_bytes: int) -> Messages:
         """Return the first bytes of the messages."""
         sizes = np.minimum(self.ends - self.starts, most_bytes)
-        _, offsets, content = gather(Words(self.memory), self.starts, sizes, pa.large_binary()).buffers()
-        bounds = np.frombuffer(offsets, np.int64, len(sizes) + 1)
-        memory = np.frombuffer(content or b"", np.uint8)
+        bounds, memory = layout(gather(Words(self.memory), self.starts, sizes, pa.large_binary()))
         return self._replace(memory=memory, starts=bounds[:-1], ends=bounds[1:])
 
 
