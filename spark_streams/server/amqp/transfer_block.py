@@ -28,7 +28,7 @@ from spark_streams.wire.amqp.columns.single_message import row_columns
 from spark_streams.wire.amqp.event_streams import delivery_annotations
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 from spark_streams.wire.columnar.byte_view import Words
-from spark_streams.wire.columnar.interleave import Ranges
+from spark_streams.wire.columnar.interleave import Ranges, grouped
 
 READ_BYTES: Final = 256 << 10
 """Bytes of one read: enough that decoding in columns pays, few enough that one read does not delay other links."""
@@ -83,19 +83,9 @@ class TransferBlock:
     def _pieces(self) -> tuple[Ranges, ...]:
         """Render the delivery annotations, and find the bare messages."""
         records = self.records
-        count = len(records.offsets)
-        starts, sizes, pieces, total = np.empty(count, np.int64), np.empty(count, np.int64), [], 0
-        for rows, sections in delivery_annotations(records.offsets, records.timestamps, self._partition):
-            width = sections.shape[1]
-            starts[rows] = total + width * np.arange(len(rows), dtype=np.int64)
-            sizes[rows] = width
-            pieces.append(sections.reshape(-1))
-            total += sections.size
-        rendered: NDArray[np.uint8] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return (
-            Ranges(rendered, starts, starts + sizes),
-            Ranges(records.buffer, bare_starts(records), records.value_ends),
-        )
+        sections = delivery_annotations(records.offsets, records.timestamps, self._partition)
+        stored = Ranges(records.buffer, bare_starts(records), records.value_ends)
+        return Ranges(*grouped(len(records.offsets), sections)), stored
 
     def rows(self, rows: Longs) -> tuple[Ranges, ...]:
         """Return the pieces of some events' transfers."""

@@ -27,6 +27,7 @@ from spark_streams.wire.amqp.columns.encoded_runs import EncodedRun, fixed, join
 from spark_streams.wire.amqp.columns.from_producers import incoming_steps
 from spark_streams.wire.columnar.byte_view import Readable, Words
 from spark_streams.wire.columnar.gather import copied
+from spark_streams.wire.columnar.interleave import heads
 
 ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
 """Descriptor 0x75 (data) as an eight-byte ulong, which encoders hardly ever write, and the code of a binary32."""
@@ -142,7 +143,5 @@ def _begin_with_escape(words: Words, starts: Longs, ends: Longs) -> NDArray[np.b
 
 def _with_escapes(values: pa.LargeBinaryArray, escaped: NDArray[np.bool_]) -> pa.LargeBinaryArray:
     sizes = np.asarray(pc.binary_length(values)).astype(np.int64)
-    heads = np.empty((len(values), ESCAPE_BYTES), np.uint8)
-    heads[:, : len(ESCAPE)] = np.frombuffer(ESCAPE, np.uint8)
-    heads[:, len(ESCAPE) :] = sizes.astype(">u4").view(np.uint8).reshape(-1, 4)
-    return join(fixed(heads, escaped) + EncodedRun((values,), sizes))
+    begins = heads(len(values), ESCAPE, (sizes, ">u4"))
+    return join(fixed(begins, escaped) + EncodedRun((values,), sizes))

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.offsets import OFFSET_DIGITS, format_offset, offset_digits
+from spark_streams.offsets import format_offset
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.dialects.event_hubs import (
     ENQUEUED_TIME_KEY,
@@ -33,7 +33,7 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
     SEQUENCE_NUMBER_KEY,
 )
 from spark_streams.wire.amqp.encode import encode_value
-from spark_streams.wire.amqp.event_streams import GROUP_KEY, NO_TIMESTAMP
+from spark_streams.wire.amqp.event_streams import GROUP_KEY, NO_TIMESTAMP, by_timestamp, digits_field
 from spark_streams.wire.amqp.message import (
     MESSAGE_ANNOTATIONS,
     each_entry,
@@ -43,7 +43,7 @@ from spark_streams.wire.amqp.message import (
 from spark_streams.wire.amqp.sections import HEAD_BYTES, walk_items, walk_sections
 from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions, Words
-from spark_streams.wire.columnar.interleave import Ranges, interleave
+from spark_streams.wire.columnar.interleave import Field, Ranges, grouped, heads, interleave
 
 _HEAD: Final = b"\x00\x53\x72\xd1"
 _SECTION: Final = _HEAD[:3]
@@ -157,11 +157,10 @@ def with_group_keys(block: MessageBlock) -> MessageBlock:
         return block
     found = _Annotations(memory, starts, ends, PARTITION_KEY, (GROUP_KEY,))
     has = found.has
-    heads = np.zeros((int(has.sum()), _HEAD_BYTES), np.uint8)
     sizes = 4 + (found.key - found.begin) + len(_GROUP) + (found.end - found.value)
-    _write_heads(heads, sizes[has], found.count[has])
+    own = heads(int(has.sum()), _HEAD, (sizes[has], ">u4"), (found.count[has], ">u4"))
     head_starts = np.zeros(starts.size, np.int64)
-    head_starts[has] = _HEAD_BYTES * np.arange(len(heads), dtype=np.int64)
+    head_starts[has] = _HEAD_BYTES * np.arange(len(own), dtype=np.int64)
     head_ends = head_starts + np.where(has, _HEAD_BYTES, 0)
     resume = np.where(has, found.value, starts)
     before = np.where(has, found.key, starts), np.where(has, found.begin, starts)
@@ -174,11 +173,11 @@ def with_group_keys(block: MessageBlock) -> MessageBlock:
             section, after = _one(raw, PARTITION_KEY, _GROUP, (), b"")
         except RemoteProtocolError:
             continue  # the message is found to be malformed when it is read
-        head_starts[row] = heads.size + len(extra)
+        head_starts[row] = own.size + len(extra)
         extra += section
-        head_ends[row] = heads.size + len(extra)
+        head_ends[row] = own.size + len(extra)
         resume[row] = starts[row] + after
-    rendered = np.concatenate((heads.reshape(-1), np.frombuffer(extra, np.uint8)))
+    rendered = np.concatenate((own.reshape(-1), np.frombuffer(extra, np.uint8)))
     pieces = (
         Ranges(rendered, head_starts, head_ends),
         Ranges(memory, before[1], before[0]),
@@ -193,12 +192,6 @@ def with_group_keys(block: MessageBlock) -> MessageBlock:
 def _constant(text: bytes, rows: Mask) -> Ranges:
     """Return a piece that is the same in some rows, and empty in the others."""
     return Ranges(text, np.zeros(rows.size, np.int64), np.where(rows, len(text), 0))
-
-
-def _write_heads(heads: NDArray[np.uint8], sizes: Positions, counts: Positions) -> None:
-    heads[:, :4] = np.frombuffer(_HEAD, np.uint8)
-    heads[:, 4:8] = sizes.astype(">u4").view(np.uint8).reshape(-1, 4)
-    heads[:, 8:12] = counts.astype(">u4").view(np.uint8).reshape(-1, 4)
 
 
 def outgoing_pieces(
@@ -227,19 +220,18 @@ def outgoing_pieces(
         for column, each in ((begin, found.begin), (split, found.key), (resume, found.value), (stop, found.end)):
             column[annotated] = np.where(found.odd, starts[annotated], each)
         counts[annotated] = np.where(found.odd, 0, found.count)
-    own, own_starts, own_ends = _assigned(offsets, timestamps)
+    assigned = [(rows, _written(offsets[rows], times)) for rows, times in by_timestamp(timestamps)]
+    own, own_starts, own_ends = grouped(n, assigned)
     sizes = 4 + (own_ends - own_starts - _HEAD_BYTES) + (split - begin) + (stop - resume)
     sizes += np.where(has, len(_PARTITION), 0)
-    timed = timestamps != NO_TIMESTAMP
-    heads = np.empty((n, _HEAD_BYTES), np.uint8)
-    _write_heads(heads, sizes, counts + np.where(timed, 6, 4))
-    own[own_starts[:, None] + np.arange(_HEAD_BYTES)] = heads
+    counts += np.where(timestamps != NO_TIMESTAMP, 6, 4)
+    own[own_starts[:, None] + np.arange(_HEAD_BYTES)] = heads(n, _HEAD, (sizes, ">u4"), (counts, ">u4"))
     extra = bytearray()
     for row in np.flatnonzero(odd).tolist():
-        assigned = own[own_starts[row] + _HEAD_BYTES : own_ends[row]].tobytes()
+        ours = own[own_starts[row] + _HEAD_BYTES : own_ends[row]].tobytes()
         raw = memory[starts[row] : ends[row]].tobytes()
         try:
-            section, after = _one(raw, GROUP_KEY, _PARTITION, _ASSIGNED, assigned)
+            section, after = _one(raw, GROUP_KEY, _PARTITION, _ASSIGNED, ours)
         except RemoteProtocolError:
             continue  # bytes that the RabbitMQ door took as they were: nothing of them can be read here either
         own_starts[row], own_ends[row] = own.size + len(extra), own.size + len(extra) + len(section)
@@ -253,37 +245,13 @@ def outgoing_pieces(
     return first, Ranges(buffer, begin, split), _constant(_PARTITION, has), last
 
 
-def _assigned(offsets: Positions, timestamps: Positions) -> tuple[NDArray[np.uint8], Positions, Positions]:
-    """Return the annotations that the log gives events, each after room for the section's head; and their places."""
-    n = offsets.size
-    starts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
-    timed = timestamps != NO_TIMESTAMP
-    pieces, total = [], 0
-    for rows in (np.flatnonzero(timed), np.flatnonzero(~timed)):
-        if not rows.size:
-            continue
-        written = _written(offsets[rows], timestamps[rows] if timed[rows[0]] else None)
-        width = written.shape[1]
-        starts[rows] = total + width * np.arange(rows.size, dtype=np.int64)
-        ends[rows] = starts[rows] + width
-        total += written.size
-        pieces.append(written.reshape(-1))
-    return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)), starts, ends
-
-
 def _written(offsets: Positions, timestamps: Positions | None) -> NDArray[np.uint8]:
+    """Return the annotations that the log gives events, each after room for the section's head."""
     number, digits = _symbol(SEQUENCE_NUMBER_KEY) + b"\x81", _symbol(OFFSET_KEY) + b"\xa1\x14"
-    time = b"" if timestamps is None else _symbol(ENQUEUED_TIME_KEY) + b"\x83"
-    template = bytes(_HEAD_BYTES) + number + bytes(8) + digits + bytes(OFFSET_DIGITS) + time + (time and bytes(8))
-    written = np.empty((offsets.size, len(template)), np.uint8)
-    written[:] = np.frombuffer(template, np.uint8)
-    at = _HEAD_BYTES + len(number)
-    written[:, at : at + 8] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
-    at += 8 + len(digits)
-    written[:, at : at + OFFSET_DIGITS] = offset_digits(offsets)
+    fields: list[Field] = [bytes(_HEAD_BYTES), number, (offsets, ">i8"), digits, digits_field(offsets)]
     if timestamps is not None:
-        written[:, -8:] = timestamps.astype(">i8").view(np.uint8).reshape(-1, 8)
-    return written
+        fields += _symbol(ENQUEUED_TIME_KEY) + b"\x83", (timestamps, ">i8")
+    return heads(offsets.size, *fields)
 
 
 # --- what the log is now

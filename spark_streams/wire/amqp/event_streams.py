@@ -24,6 +24,7 @@ from spark_streams.errors import LocalProtocolError
 from spark_streams.offsets import OFFSET_DIGITS, offset_digits
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
+from spark_streams.wire.columnar.interleave import Field, heads
 
 OFFSET_KEY: Final = "event-streams-offset"
 TIMESTAMP_KEY: Final = "event-streams-timestamp"
@@ -73,14 +74,15 @@ def delivery_annotations(
     """
     if offsets.size and int(offsets.min()) < 0:
         raise LocalProtocolError(f"offset {int(offsets.min())} is negative")
-    without = timestamps == NO_TIMESTAMP
-    groups = []
-    for mask in (~without, without):
-        rows = np.flatnonzero(mask)
-        if rows.size:
-            chosen = None if mask is without else timestamps[rows]
-            groups.append((rows, _sections(offsets[rows], chosen, partition)))
-    return groups
+    return [(rows, _sections(offsets[rows], times, partition)) for rows, times in by_timestamp(timestamps)]
+
+
+def by_timestamp(timestamps: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.int64] | None]]:
+    """Return the rows that have a timestamp, with these, and the rows that have none, with None; no empty group."""
+    timed = timestamps != NO_TIMESTAMP
+    rows, others = np.flatnonzero(timed), np.flatnonzero(~timed)
+    groups = ((rows, timestamps[rows]), (others, None))
+    return [group for group in groups if group[0].size]
 
 
 def _sections(
@@ -92,12 +94,15 @@ def _sections(
         annotations[Symbol(TIMESTAMP_KEY)] = Timestamp(0)
     if partition is not None:
         annotations[Symbol(SOURCE_PARTITION_KEY)] = Symbol(partition)
-    template = encode_value(Described(ULong(0x71), annotations))
-    sections = np.empty((offsets.size, len(template)), np.uint8)
-    sections[:] = np.frombuffer(template, np.uint8)
-    start = template.index(marker.encode())
-    sections[:, start : start + OFFSET_DIGITS] = offset_digits(offsets)
+    before, _, behind = encode_value(Described(ULong(0x71), annotations)).partition(marker.encode())
+    fields: list[Field] = [before, digits_field(offsets), behind]
     if timestamps is not None:
-        at = template.index(TIMESTAMP_KEY.encode()) + len(TIMESTAMP_KEY) + 1
-        sections[:, at : at + 8] = timestamps.astype(">i8").view(np.uint8).reshape(-1, 8)
-    return sections
+        at = behind.index(TIMESTAMP_KEY.encode()) + len(TIMESTAMP_KEY) + 1
+        fields[2:] = behind[:at], (timestamps, ">i8"), behind[at + 8 :]
+    return heads(offsets.size, *fields)
+
+
+def digits_field(offsets: NDArray[np.int64]) -> Field:
+    """Return the digits of offsets, as ``heads`` takes them."""
+    kind = f"S{OFFSET_DIGITS}"
+    return offset_digits(offsets).view(kind), kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +21,10 @@ Heads = NDArray[np.uint8]
 """Bytes of the same width for each row, shape (n, width), width at most 12."""
 
 
-def heads(rows: int, *fields: bytes | tuple[NDArray[Any], str]) -> Heads:
+Field = bytes | tuple[NDArray[Any], str]
+
+
+def heads(rows: int, *fields: Field) -> Heads:
     """Return heads that consist of constant bytes and of numbers.
 
     Args:
@@ -46,6 +50,26 @@ class Ranges(NamedTuple):
     buffer: Readable | pa.Buffer | NDArray[np.uint8]
     starts: Positions
     ends: Positions
+
+
+def grouped(
+    count: int, groups: Iterable[tuple[Positions, NDArray[np.uint8]]]
+) -> tuple[NDArray[np.uint8], Positions, Positions]:
+    """Return rows of several widths as what ``Ranges`` has.
+
+    Args:
+        count: how many rows there are.
+        groups: the rows of one width, and their bytes, shape (n, width); each row is in one group.
+    """
+    starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    pieces, total = list[NDArray[np.uint8]](), 0
+    for rows, content in groups:
+        width = content.shape[1]
+        starts[rows] = total + width * np.arange(rows.size, dtype=np.int64)
+        ends[rows] = starts[rows] + width
+        total += content.size
+        pieces.append(content.reshape(-1))
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces), starts, ends
 
 
 def interleave(*columns: Heads | Ranges) -> pa.Buffer:
