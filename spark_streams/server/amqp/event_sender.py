@@ -156,7 +156,6 @@ class EventSender(AttachedLink):
         return (None if taken is None else self._send(position, *taken)), 1
 
     def _send(self, position: LinkPosition, block: TransferBlock, rows: Positions) -> int:
-        block.prepare()
         if self._size_limit and block.largest > self._size_limit:
             rows = self._within_limit(position, block, rows)
         sent = self._send_rows(position, block, rows)

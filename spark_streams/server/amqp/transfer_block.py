@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -44,19 +45,12 @@ _HEADER: Final = 0x70
 
 
 class TransferBlock:
-    """Events of a partition in rising order; ``prepare`` makes them ready to send.
+    """Events of a partition in rising order, made ready to send once one of them is sent.
 
     Attributes:
         offsets, timestamps: int64[n], for filters.
         first, last: the offsets of the first and the last event.
-        pieces: where the bytes of each transfer are, one piece after the other.
-        sizes: bytes of each transfer.
-        largest: bytes of the largest one.
     """
-
-    pieces: tuple[Ranges, ...]
-    sizes: Longs
-    largest: int
 
     def __init__(self, records: Records, partition: str) -> None:
         self.offsets = records.offsets
@@ -65,23 +59,24 @@ class TransferBlock:
         self.last = int(records.offsets[-1])
         self.records = records
         self._partition = partition
-        self._prepared = False
 
     def only(self, rows: NDArray[np.int64]) -> TransferBlock:
         """Return a block of one or more of these events, by their rising rows."""
         return type(self)(self.records.take(rows), self._partition)
 
-    def prepare(self) -> None:
-        """Find the pieces of each transfer, once."""
-        if self._prepared:
-            return
-        self.pieces = self._pieces()
-        self.sizes = sum((each.ends - each.starts for each in self.pieces), np.zeros(len(self.offsets), np.int64))
-        self.largest = int(self.sizes.max())
-        self._prepared = True
+    @cached_property
+    def sizes(self) -> Longs:
+        """Bytes of each transfer."""
+        return sum((each.ends - each.starts for each in self.pieces), np.zeros(len(self.offsets), np.int64))
 
-    def _pieces(self) -> tuple[Ranges, ...]:
-        """Render the delivery annotations, and find the bare messages."""
+    @cached_property
+    def largest(self) -> int:
+        """Bytes of the largest transfer."""
+        return int(self.sizes.max())
+
+    @cached_property
+    def pieces(self) -> tuple[Ranges, ...]:
+        """Where the bytes of each transfer are, one piece after the other: delivery annotations, and bare messages."""
         records = self.records
         sections = delivery_annotations(records.offsets, records.timestamps, self._partition)
         stored = Ranges(records.buffer, bare_starts(records), records.value_ends)
@@ -89,12 +84,10 @@ class TransferBlock:
 
     def rows(self, rows: Longs) -> tuple[Ranges, ...]:
         """Return the pieces of some events' transfers."""
-        self.prepare()
         return tuple(Ranges(each.buffer, each.starts[rows], each.ends[rows]) for each in self.pieces)
 
     def message(self, row: int) -> tuple[bytes, ...]:
         """Return the pieces of one event's transfer."""
-        self.prepare()
         return tuple(
             np.frombuffer(each.buffer, np.uint8)[each.starts[row] : each.ends[row]].tobytes() for each in self.pieces
         )

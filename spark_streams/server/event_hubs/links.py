@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -49,7 +50,9 @@ _KEY_AND_PARTITION: Final = LinkRefused(
 class HubBlock(TransferBlock):
     """Events of a partition, with the log's annotations in front of their own."""
 
-    def _pieces(self) -> tuple[Ranges, ...]:
+    @cached_property
+    def pieces(self) -> tuple[Ranges, ...]:
+        """See ``TransferBlock``."""
         records = self.records
         starts = bare_starts(records)
         return outgoing_pieces(records.buffer, starts, records.value_ends, records.offsets, records.timestamps)
