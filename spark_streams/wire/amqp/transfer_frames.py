@@ -148,11 +148,6 @@ def read_transfers(buffer: Readable, frames: Frames) -> Transfers:
         found.read(buffer, frames, range(n))
         return found.result()
     memory = np.frombuffer(buffer, np.uint8)
-    first = _layout(buffer, int(frames.starts[0]), int(frames.ends[0]))
-    if first is not None:
-        same = first.matches(memory, frames.starts, frames.ends)
-        if same.all():
-            return Transfers(same, *first.columns(buffer, frames.starts))
     found = _Columns(n)
     left = np.arange(n)
     for _ in range(_LAYOUTS):
@@ -166,6 +161,8 @@ def read_transfers(buffer: Readable, frames: Frames) -> Transfers:
             return found.result()
         starts = frames.starts[left]
         same = layout.matches(memory, starts, frames.ends[left])
+        if left.size == n and same.all():
+            return Transfers(same, *layout.columns(buffer, starts))
         found.set(left[same], layout.columns(buffer, starts[same]))
         left = left[~same]
     found.read(buffer, frames, left.tolist())
