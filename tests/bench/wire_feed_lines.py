@@ -73,7 +73,6 @@ READERS: dict[str, Callable[[bytes], int]] = {
     "json": by_line(json.loads),
     "orjson": by_line(orjson.loads),
     "parse_lines": lambda block: parse_lines(block, Dialect.V2A).count,
-    "without values": lambda block: parse_lines(block, Dialect.V2A, values=False).count,
 }
 
 PAGES = {

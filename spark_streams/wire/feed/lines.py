@@ -23,10 +23,11 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.columnar.arrays import strings
+from spark_streams.wire.columnar.arrays import booleans, layout, strings
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
 from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.feed.json_texts import BACKSLASH, CLOSE, NOTHING, NULL, OPEN, QUOTE, JsonTexts
@@ -100,6 +101,7 @@ class LineBlocks:
 
 
 _NEWLINE, _RETURN, _SPACE = b"\n\r "
+_ENCODED: Final = b'","encoding":"base64"}'
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,8 @@ def parse_lines(
     starts, next_line = np.append(0, ends[:-1] + 1), np.minimum(ends + 1, raw.size)
     if raw.size:
         ends = np.maximum(ends - (raw[ends - 1] == _RETURN), starts)
-    if (plain := _plain_texts(raw, starts, ends, next_line, dialect, partition)) is not None:
-        return plain
+    if (found := _strings(raw, starts, ends, next_line, dialect, partition)) is not None:
+        return found
     members, singly = _decoded(raw, starts, ends, dialect)
     cursors: list[str | None] = [line.cursor for line in members]
     events = JsonTexts.of([line.event for line in members])
@@ -170,13 +172,13 @@ def parse_lines(
     if dialect is Dialect.V1:
         wanted = msgspec.Raw(str(partition).encode())
         singly |= [line.partition != wanted for line in members]
-    encoded = [line.encoding for line in members]
-    for row in np.flatnonzero(~singly & (events.kinds == QUOTE)).tolist() if BASE64 in encoded else ():
-        if encoded[row] == BASE64:
-            try:
-                events.known[row] = base64.b64decode(bytes(events.texts[row])[1:-1], validate=True)
-            except ValueError:
-                singly[row] = True
+    encoded = np.array([line.encoding == BASE64 for line in members], np.bool_) & ~singly & (events.kinds == QUOTE)
+    if encoded.any():
+        chosen = np.flatnonzero(encoded)
+        if (decoded := _from_base64(events.taken(chosen, pa.binary()))) is None:
+            singly |= encoded
+        else:
+            events.known = dict(zip(chosen.tolist(), decoded.to_pylist(), strict=True))
     for row in np.flatnonzero(singly).tolist():
         line = read_line(raw[starts[row] : ends[row]].data, row + first, dialect, partition)
         cursors[row] = None if line is None else line.cursor
@@ -195,32 +197,67 @@ def parse_lines(
     )
 
 
-def _plain_texts(
+def _strings(
     raw: NDArray[np.uint8], starts: Positions, ends: Positions, next_line: Positions, dialect: Dialect, partition: Any
 ) -> Lines | None:
-    """Return the content of lines of plain texts and cursors alone, as our door writes them; None for other lines.
+    """Return the content of lines of strings and cursors alone, as our door writes them; None for other lines.
 
-    They begin with one of two heads, and have no escapes, and no quotes but those of heads and tails.
+    They have no escapes, and their quotes tell their parts: a line has four, four more with a key before the event, and
+    four more with an encoding after it; in v1 two more.
     """
     head = f'{{"partition":{partition},' if dialect is Dialect.V1 else "{"
-    event, cursor = (f'{head}"{name}":"'.encode() for name in (dialect.event_key, "cursor"))
-    if dialect is Dialect.PUBLISHED or (ends - starts < len(cursor) + 2).any():
+    event, key, cursor = (f'{head}"{name}":"'.encode() for name in (dialect.event_key, "key", "cursor"))
+    after_key = f'","{dialect.event_key}":"'.encode()
+    if raw.size < len(_ENCODED) or (ends - starts < len(cursor) + 2).any():
         return None
     words = Words(raw)
-    covers = words.holds(starts, cursor)
-    if not ((covers | words.holds(starts, event)) & words.holds(ends - 2, b'"}')).all():
+    covers, keyed = words.holds(starts, cursor), words.holds(starts, key)
+    encoded = words.holds(np.maximum(ends - len(_ENCODED), 0), _ENCODED)
+    if not ((covers | keyed | words.holds(starts, event)) & words.holds(ends - 2, b'"}')).all():
         return None
-    quotes, endings = (cursor.count(b'"') + 1) * starts.size, int((next_line - ends).sum())
-    if np.count_nonzero(raw == QUOTE) != quotes or np.count_nonzero(raw < _SPACE) != endings:
+    quote, last = raw == QUOTE, np.cumsum(event.count(b'"') + 1 + 4 * keyed + 4 * encoded) - 1
+    if np.count_nonzero(quote) != last[-1] + 1 or (covers & (encoded | (dialect is Dialect.PUBLISHED))).any():
         return None
-    if (raw == BACKSLASH).any() or not is_utf8(raw):
+    if np.count_nonzero(raw < _SPACE) != (next_line - ends).sum() or (raw == BACKSLASH).any() or not is_utf8(raw):
         return None
-    begins = starts + np.where(covers, len(cursor), len(event))
-    sizes = ends - 2 - begins
-    values = gather(words, begins[~covers], sizes[~covers], pa.binary())
+    begins, key_begins = starts + np.where(covers, len(cursor), len(event)), starts + len(key)
+    stops, key_stops = ends - np.where(encoded, len(_ENCODED), 2), key_begins
+    if keyed.any():
+        quotes = np.flatnonzero(quote)
+        if (quotes[last] != ends - 2).any():  # a line has more quotes than its form, another one fewer
+            return None
+        key_stops = np.where(keyed, quotes[last - 4 * encoded - 4], key_begins)
+        begins = np.where(keyed, key_stops + len(after_key), begins)
+    if (begins > stops).any() or not words.holds(key_stops[keyed], after_key).all():
+        return None
+    texts, key_sizes = ~covers, key_stops - key_begins
+    keys = pa.nulls(np.count_nonzero(texts), pa.string())
+    if keyed.any():
+        keys = gather(words, key_begins[texts], key_sizes[texts], pa.string(), valid=keyed[texts])
+    sizes = stops - begins
     cursors = gather(words, begins[covers], sizes[covers], pa.string())
-    covered = np.cumsum(~covers, dtype=np.int64)[covers]
-    return Lines(values, cursors, covered, next_line[covers], pa.nulls(len(values), pa.string()))
+    values = gather(words, begins[texts], sizes[texts], pa.binary())
+    if encoded.any():
+        chosen = booleans(encoded[texts])
+        if (decoded := _from_base64(values.filter(chosen))) is None:
+            return None
+        values = pc.replace_with_mask(values, chosen, decoded)
+    return Lines(values, cursors, np.cumsum(texts, dtype=np.int64)[covers], next_line[covers], keys)
+
+
+def _from_base64(texts: pa.BinaryArray) -> pa.BinaryArray | None:
+    """Return the bytes that texts of base64 say, without nulls; None if one of them is no base64."""
+    bounds, content = layout(texts)
+    ends, sizes = bounds[1:], np.diff(bounds)
+    padding = np.append(content == ord("="), [False, False])  # an empty text at the start finds no padding before it
+    padded = np.where(sizes > 0, padding[ends - 1] + (padding[ends - 1] & padding[ends - 2]).astype(np.int64), 0)
+    if (bounds % 4).any() or padded.sum() != np.count_nonzero(padding):
+        return None
+    try:
+        decoded = base64.b64decode(np.where(padding[:-2], np.uint8(ord("A")), content).tobytes(), validate=True)
+    except ValueError:
+        return None
+    return gather(Words(np.frombuffer(decoded, np.uint8)), bounds[:-1] // 4 * 3, sizes // 4 * 3 - padded, pa.binary())
 
 
 @lru_cache

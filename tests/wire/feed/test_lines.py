@@ -192,6 +192,11 @@ def test_texts_among_plain_texts(parse: Parse, line: bytes, expected: bytes) -> 
     "lines",
     [
         [b'{"event":"a"b"c"}', b'{"event":"}'],
+        [b'{"event":","encoding":"base64"}', b'{"event":"a"b"}'],
+        [b'{"key":"a","event":"b"c"}', b'{"key":"a","event":"}'],
+        [b'{"key":"a":"event":"b"}', b'{"key":"a","event":"b"}'],
+        [b'{"event":"A===","encoding":"base64"}'],
+        [b'{"event":"=QQ=","encoding":"base64"}', b'{"event":"QQ==","encoding":"base64"}'],
         [b'{"event":"abc\rdef"}'],
         [b'{"event":"abc\x01"}'],
         [b'{"event":"ab\xff"}'],

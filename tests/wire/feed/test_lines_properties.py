@@ -162,6 +162,36 @@ def test_damaged_lines_are_read_the_same_together_and_singly(
     assert outcome(parse_lines, bytes(damaged), dialect, 0) == outcome(parse_singly, bytes(damaged), dialect, 0)
 
 
+parts = st.sampled_from(["", "x", "Jörg", "QQ==", "QUI=", "QUJD", "QQ==QUI=", "=", "A===", "=A==", "QR==", "QQ= ", "Q"])
+
+
+@st.composite
+def forms(draw: st.DrawFn, dialect: Dialect) -> str:
+    """A line of strings in one of the forms that our door writes, perhaps with a quote too many or too few."""
+    head = '{"partition":0,' if dialect is Dialect.V1 else "{"
+    if draw(st.integers(0, 5)) == 0:
+        line = f'{head}"cursor":"{draw(parts)}"}}'
+    else:
+        key = f'"key":"{draw(parts)}",' if draw(st.booleans()) else ""
+        encoding = ',"encoding":"base64"' if draw(st.booleans()) else ""
+        line = f'{head}{key}"{dialect.event_key}":"{draw(parts)}"{encoding}}}'
+    places = [place for place, character in enumerate(line) if character in '",:}']
+    change = draw(st.integers(0, 20))
+    if change > 2:
+        return line
+    place = draw(st.sampled_from(places))
+    return line[:place] + ("", '"' + line[place], line[place : place + 1] * 2)[change] + line[place + 1 :]
+
+
+@untimed
+@given(data=st.data(), dialect=dialects, repeated=st.integers(1, 4))
+def test_lines_in_the_forms_of_our_door_are_read_the_same_together_and_singly(
+    data: st.DataObject, dialect: Dialect, repeated: int
+) -> None:
+    block = "".join(line + "\n" for line in data.draw(st.lists(forms(dialect), min_size=1, max_size=6)) * repeated)
+    assert outcome(parse_lines, block.encode(), dialect, 0) == outcome(parse_singly, block.encode(), dialect, 0)
+
+
 @untimed
 @given(block=st.one_of(st.binary(max_size=300), st.binary(max_size=10).map(lambda noise: noise * 50)), dialect=dialects)
 def test_any_bytes_give_lines_or_a_protocol_error(block: bytes, dialect: Dialect) -> None:
