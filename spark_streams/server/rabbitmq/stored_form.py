@@ -25,6 +25,7 @@ from spark_streams.server.rabbitmq.filter_values import ValueColumn
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.encoded_runs import EncodedRun, fixed, join
 from spark_streams.wire.amqp.columns.from_producers import incoming_steps
+from spark_streams.wire.amqp.columns.plain_bodies import plain_rows
 from spark_streams.wire.columnar.byte_view import Readable, Words
 from spark_streams.wire.columnar.gather import copied
 from spark_streams.wire.columnar.interleave import heads
@@ -35,9 +36,6 @@ ESCAPE_BYTES: Final = len(ESCAPE) + 4
 
 STEP_ROWS: Final = 4_096
 """Rows of a step: some 3 ms."""
-
-_DATA8: Final = 0x005375A0
-_DATA32: Final = 0x005375B0
 
 
 class Stored(NamedTuple):
@@ -87,7 +85,7 @@ def _part_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None,
     keys, timestamps = pa.nulls(count, pa.binary()), np.full(count, NO_TIMESTAMP, np.int64)
     buffer = buffer if len(buffer) else b"\0"  # with only empty messages, too, the code below reads one byte
     words = Words(np.frombuffer(buffer, np.uint8))
-    plain = _one_data_section(words, starts, ends)
+    plain = plain_rows(words, starts, ends)
     if plain.all():
         return Stored(values, keys, timestamps)
     # An AMQP section begins with byte 0: bytes that begin otherwise are no message, without a closer look.
@@ -120,17 +118,6 @@ def unescape(buffer: Readable, starts: Longs, ends: Longs) -> Longs:
     """
     escaped = _begin_with_escape(Words(np.frombuffer(buffer, np.uint8)), starts, ends)
     return np.where(escaped, starts + ESCAPE_BYTES, starts) if escaped.any() else starts
-
-
-def _one_data_section(words: Words, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
-    """Return which messages are one data section and nothing else: they have no annotations to read."""
-    sizes = ends - starts
-    head = words.little(starts).byteswap()
-    code = head >> np.uint64(32)
-    small = (code == _DATA8) & (((head >> np.uint64(24)) & np.uint64(0xFF)).astype(np.int64) == sizes - 5)
-    large = (code == _DATA32) & ((head & np.uint64(0xFFFFFFFF)).astype(np.int64) == sizes - 8)
-    found: NDArray[np.bool_] = small | large
-    return found
 
 
 def _begin_with_escape(words: Words, starts: Longs, ends: Longs) -> NDArray[np.bool_]:

@@ -71,18 +71,19 @@ def _plain_bodies(block: MessageBlock, words: Words) -> Positions | None:
     # Most often the first message shows that they are of another kind.
     if bytes(block.buffer[starts[0] : starts[0] + len(_NARROW)]) not in _HEADS:
         return None
-    return _bodies(words.little(starts), starts, ends - starts)
-
-
-def _bodies(heads: Octets, starts: Positions, sizes: Positions) -> Positions | None:
-    """Return the first byte of each body; None if a message is of another kind."""
+    heads, sizes = words.little(starts), ends - starts
     narrow = _is_narrow(heads, sizes)
     if narrow.all():
         return starts + _NARROW_BYTES
-    wide = _is_wide(heads, sizes)
-    if not (narrow | wide).all():
+    if not (narrow | _is_wide(heads, sizes)).all():
         return None
     return starts + np.where(narrow, _NARROW_BYTES, _WIDE_BYTES)
+
+
+def plain_rows(words: Words, starts: Positions, ends: Positions) -> Mask:
+    """Return which messages are one data section and nothing else."""
+    heads, sizes = words.little(starts), ends - starts
+    return _is_narrow(heads, sizes) | _is_wide(heads, sizes)
 
 
 def _is_narrow(heads: Octets, sizes: Positions) -> Mask:
