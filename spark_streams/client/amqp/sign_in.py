@@ -199,10 +199,6 @@ class TokenSource:
         self.host = host
         self.clock = clock
 
-    def audience(self, hub: str) -> str:
-        """Return the uri of a hub."""
-        return audience(self.host, hub)
-
     def token(self, hub: str) -> Token:
         """Return a token for a hub.
 
@@ -215,7 +211,7 @@ class TokenSource:
             key = "" if endpoint.password is None else endpoint.password.reveal()
             rule = endpoint.username or ""
             remember(key, rule)
-            token = Token.signed(self.audience(hub), rule, key, int(self.clock()) + VALIDITY_S)
+            token = Token.signed(audience(self.host, hub), rule, key, int(self.clock()) + VALIDITY_S)
             remember(token.text)
             return token
         text = endpoint.token.reveal()

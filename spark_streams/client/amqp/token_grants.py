@@ -23,7 +23,7 @@ from spark_streams.client.amqp.sign_in import TokenSource
 from spark_streams.client.retry import Deadline
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, NotFound, Refused, SparkStreamsError
-from spark_streams.wire.amqp.cbs import TAKEN, Reply, Token, decode_reply, encode_put_token
+from spark_streams.wire.amqp.cbs import TAKEN, Reply, Token, audience, decode_reply, encode_put_token
 from spark_streams.wire.amqp.dialects.event_hubs import CBS
 from spark_streams.wire.amqp.engine.endpoints import Condition
 from spark_streams.wire.amqp.engine.links import Session
@@ -180,7 +180,7 @@ class TokenGrants:
         for hub, grant in self._grants.items():
             if grant.asked is not None and grant.request is None and links.room:
                 grant.request = uuid.uuid4().hex
-                name, reply_to = self._source.audience(hub), links.receiver.name
+                name, reply_to = audience(self._source.host, hub), links.receiver.name
                 links.send(encode_put_token(grant.asked, name, grant.request, reply_to))
             elif grant.asked is not None and grant.deadline is not None:
                 grant.deadline.left_s(f"{self._connection.endpoint.address}: no answer from '{CBS}'")

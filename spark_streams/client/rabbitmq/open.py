@@ -22,7 +22,7 @@ from spark_streams.errors import AuthenticationFailed, ConnectFailed, Connection
 from spark_streams.redaction import remember
 from spark_streams.wire.rabbitmq import connection_commands as commands
 from spark_streams.wire.rabbitmq.connection_commands import CLIENT_RECEIVES, TRANSITIONS, HandshakeInput, HandshakeState
-from spark_streams.wire.rabbitmq.frames import ResponseCode
+from spark_streams.wire.rabbitmq.frames import ResponseCode, code_name
 
 MAX_SIGN_IN_BYTES: Final = 8_192 - 19
 """The most bytes of PLAIN's response by default: frames have 8,192 until Open, SaslAuthenticate's other fields 19."""
@@ -143,7 +143,7 @@ class _Handshake:
         answer = self._connection.ask(commands.SaslAuthenticate(mechanism, data), commands.SaslAuthenticateAnswer, what)
         if answer.code == ResponseCode.SASL_CHALLENGE:
             reason = f"{mechanism} needs no second step, and the broker asks one"
-            raise AuthenticationFailed(answer.code_name, reason, what)
+            raise AuthenticationFailed(code_name(answer.code), reason, what)
         if not answer.ok:
             if external and answer.code != ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK:
                 raise refusal(answer.code, what, STRANGERS_CERTIFICATE)

@@ -301,18 +301,14 @@ class HttpConnection(H11Protocol):
         status = HTTPStatus.BAD_REQUEST if fault is None else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         self._end(_answer(status, fault or msg) if possible else b"")
 
-    def _disconnect_cycle(self) -> None:
-        """Report to the application that its client has gone; what it still sends is dropped."""
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-
     def _end(self, last: bytes) -> None:
         """Send ``last`` and close; a peer that does not read is dropped."""
         if self._phase == "end" or self.transport.is_closing():
             return
         self._in_phase("end", LINGER_MS, self.transport.abort)
-        self._disconnect_cycle()
+        if self.cycle is not None:  # the application hears that its client has gone; what it still sends is dropped
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         if last:
             self.transport.write(last)
         self.transport.close()

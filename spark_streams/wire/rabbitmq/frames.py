@@ -309,11 +309,6 @@ class Answer(Command):
         """Whether the code is OK."""
         return self.code == ResponseCode.OK
 
-    @property
-    def code_name(self) -> str:
-        """The code in the form that errors show."""
-        return code_name(self.code)
-
     @classmethod
     def _read(cls, reader: Reader) -> dict[str, Any]:
         values: dict[str, Any] = {}
