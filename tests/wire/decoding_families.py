@@ -34,7 +34,7 @@ from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.block import MessageBlock, foreign
 from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
-from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns
+from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns, plain_rows
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, typed_columns
 from spark_streams.wire.amqp.decode import decode_value, finished
 from spark_streams.wire.amqp.encode import encode_value
@@ -55,6 +55,7 @@ from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 from spark_streams.wire.amqp.transfer_encode import Sender, split_message
 from spark_streams.wire.amqp.transfer_frames import read_transfers, split_frames
 from spark_streams.wire.amqp.values import Described, UInt, ULong
+from spark_streams.wire.columnar.byte_view import Words
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.fetch_arguments import decode_fetch
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
@@ -296,6 +297,7 @@ def all_columns(block: MessageBlock) -> Do:
         foreign(block)
         incoming_columns(block, thorough=True)
         plain_body_columns(block, ["value"])
+        plain_rows(Words(np.frombuffer(block.buffer, np.uint8)), block.starts, block.ends)
         for column in typed_columns(block, fields).values():
             column.equals(b"value")
             assert len(column.texts) == len(block.starts)
