@@ -1,7 +1,8 @@
 """Hash as RabbitMQ Streams does: MurmurHash3 chooses a key's partition, and a bloom filter describes a chunk.
 
-MurmurHash3 is the 32-bit variant for x86, as RabbitMQ's own clients use it. The partition is the hash, unsigned, modulo
-the number of partitions.
+MurmurHash3 is the 32-bit variant for x86, as RabbitMQ's own clients use it. All keys are hashed in lockstep, four bytes
+of each at a time, and what is left of the longest ones by itself. The partition is the hash, unsigned, modulo the
+number of partitions.
 
 The bloom filter tells which filter values the records of a chunk may have::
 
@@ -27,14 +28,25 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.byte_view import loads
 
 SEED: Final = 104_729
 """The seed that the Java, JavaScript and Rust clients use."""
 
+_C1: Final = np.uint32(0xCC9E2D51)
+_C2: Final = np.uint32(0x1B873593)
+_ADDED: Final = np.uint32(0xE6546B64)
+FEW: Final = 32
+"""The longest keys: for so few, numbers of Python are faster than a NumPy call for each of their blocks."""
 _BYTE_ORDER_MARK: Final = b"\xff\xfe"
+_TAIL: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
+"""The mask of a little-endian word for a tail of 0 to 3 bytes."""
+
+Hashes = NDArray[np.uint32]
 
 
-def murmur3_32(keys: pa.Array, seed: int = SEED) -> NDArray[np.uint32]:
+def murmur3_32(keys: pa.Array, seed: int = SEED) -> Hashes:
     """Return the hash of every key.
 
     Args:
@@ -46,7 +58,63 @@ def murmur3_32(keys: pa.Array, seed: int = SEED) -> NDArray[np.uint32]:
     """
     if keys.type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         raise LocalProtocolError(f"keys of type {keys.type}: expected strings or binary")
-    return np.fromiter((mmh3.mmh3_32_uintdigest(key, seed) for key in _present(keys)), np.uint32, len(keys))
+    if keys.null_count:
+        raise LocalProtocolError(f"{keys.null_count} of {len(keys)} keys are null: expected one in every row")
+    if not len(keys):
+        return np.empty(0, np.uint32)
+    bounds, content = layout(keys)
+    # Padding, so that the word of the last tail ends inside.
+    padded = np.concatenate((content, np.zeros(4, np.uint8)))
+    return _hash(loads(padded, "<u4"), bounds[:-1], np.diff(bounds), seed)
+
+
+def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int) -> Hashes:
+    """Return the hashes of the keys at ``starts``; ``words`` holds the four bytes from every position on."""
+    blocks = lengths >> 2
+    # Sort the longest first, so that the keys that still have a block are always the first ones.
+    behind = blocks.max() - blocks
+    order = np.argsort(behind.astype(np.uint16) if behind.max() < 1 << 16 else behind, kind="stable")
+    at, left = starts[order], blocks[order]
+    state = np.full(lengths.size, seed & 0xFFFFFFFF, np.uint32)
+    active = lengths.size
+    together = int(left[FEW]) if left.size > FEW else 0
+    for block in range(together):
+        active = int(np.searchsorted(-left[:active], -block, "left"))
+        some = state[:active]
+        some ^= scrambled(words[at[:active] + 4 * block], _C1, 15, _C2)
+        some[:] = rotated(some, 13) * np.uint32(5) + _ADDED
+    for row in np.flatnonzero(left[:FEW] > together).tolist():
+        number, added = int(state[row]), int(_ADDED)
+        for word in scrambled(words[at[row] + 4 * together : at[row] + 4 * left[row] : 4], _C1, 15, _C2).tolist():
+            number ^= word
+            number = (number << 13 | number >> 19) * 5 + added & 0xFFFFFFFF
+        state[row] = number
+    hashes = np.empty_like(state)
+    hashes[order] = state
+    tail = words[starts + 4 * blocks] & _TAIL[lengths & 3]
+    # A key without a tail has zeros here, and scrambled zeros are zeros.
+    hashes ^= scrambled(tail, _C1, 15, _C2)
+    hashes ^= lengths.astype(np.uint32)
+    return mixed(hashes, (16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
+
+
+def scrambled(words: Hashes, first: np.uint32, bits: int, second: np.uint32) -> Hashes:
+    """Return words times ``first``, rotated left by ``bits``, times ``second``."""
+    product: Hashes = rotated(words * first, bits) * second
+    return product
+
+
+def rotated(words: Hashes, bits: int) -> Hashes:
+    """Return words rotated left by ``bits``."""
+    turned: Hashes = words << np.uint32(bits) | words >> np.uint32(32 - bits)
+    return turned
+
+
+def mixed(words: Hashes, *steps: tuple[int, int]) -> Hashes:
+    """Return the end of a hash: for each step, words combined with themselves shifted right, times a factor."""
+    for bits, factor in steps:
+        words = (words ^ words >> np.uint32(bits)) * np.uint32(factor)
+    return words
 
 
 def murmur3_128_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint64]:
@@ -62,21 +130,16 @@ def murmur3_128_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint64]:
     Raises:
         LocalProtocolError: a key is null, or not UTF-8.
     """
+    if keys.null_count:
+        raise LocalProtocolError(f"{keys.null_count} of {len(keys)} keys are null: expected one in every row")
     hashes = np.empty(len(keys), np.uint64)
-    for row, key in enumerate(_present(keys)):
+    for row, key in enumerate(keys.cast(pa.binary()).to_pylist()):
         try:
             units = key.decode().encode("utf-16-le")
         except UnicodeDecodeError as fault:
             raise LocalProtocolError(f"key {row} of {len(keys)} is not UTF-8: {fault.reason}") from fault
         hashes[row] = mmh3.hash128(_BYTE_ORDER_MARK + units, SEED) % count
     return hashes
-
-
-def _present(keys: pa.Array) -> list[bytes]:
-    if keys.null_count:
-        raise LocalProtocolError(f"{keys.null_count} of {len(keys)} keys are null: expected one in every row")
-    present: list[bytes] = keys.cast(pa.large_binary()).to_pylist()
-    return present
 
 
 MIN_BLOOM_BYTES: Final = 16
