@@ -5,8 +5,9 @@ r"""Read the lines of a response (NDJSON) in columns: events, checkpoints, and t
     {"event": {…}}   {"event": "text"}   {"cursor": "…"}        v2a; v2b says "data"
     {"partition": 0, "data": {…}}   {"partition": 0, "cursor": "…"}   v1
 
-Lines end with byte ``\n`` alone (C-17). A response's bytes are cut into blocks of whole lines as they arrive, and
-msgspec reads a block's lines in one call. It checks them by RFC 8259, but for UTF-8 and depth, which are checked here.
+Lines end with byte ``\n`` alone (C-17). A response's bytes are cut into blocks of whole lines as they arrive. A
+block of strings alone, in the forms that our door writes, is cut into columns as it is. msgspec reads other blocks, in
+one call for all lines. It checks them by RFC 8259, but for UTF-8 and depth, which are checked here.
 ``line`` has the rules of a line: it reads the lines that msgspec refuses or that are unusual, and words their errors.
 
 Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05 to C-08, C-17, C-21.
@@ -246,7 +247,7 @@ def _strings(
 
 
 def _from_base64(texts: pa.BinaryArray) -> pa.BinaryArray | None:
-    """Return the bytes that texts of base64 say, without nulls; None if one of them is no base64."""
+    """Return the bytes that texts in base64, none null, stand for; None if one of them is no base64."""
     bounds, content = layout(texts)
     ends, sizes = bounds[1:], np.diff(bounds)
     padding = np.append(content == ord("="), [False, False])  # an empty text at the start finds no padding before it
